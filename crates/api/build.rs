@@ -1,0 +1,16 @@
+//! Compiles the `.proto` files. protox is a compiler written in Rust, so nothing has to be installed.
+
+use std::{env, fs, path::PathBuf};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let files = ["jobs", "workers", "logs"].map(|name| format!("proto/hodei/v1/{name}.proto"));
+    let descriptors = protox::compile(files, ["proto"])?;
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    fs::write(out.join("hodei.v1.bin"), protox::prost::Message::encode_to_vec(&descriptors))?;
+    tonic_prost_build::configure()
+        .bytes(".hodei.v1.LogChunk.data")
+        .bytes(".hodei.v1.LogEntry.text")
+        .compile_fds(descriptors)?;
+    Ok(())
+}

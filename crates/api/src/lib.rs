@@ -1,0 +1,14 @@
+//! The wire: gRPC types and services, and their conversions to and from `hodei-core`. No other crate knows a wire
+//! format, neither that of the stream nor that of log chunks.
+
+pub mod convert;
+pub mod logs;
+
+/// Generated from `proto/hodei/v1`.
+#[allow(clippy::all, clippy::unwrap_used)]
+pub mod v1 {
+    tonic::include_proto!("hodei.v1");
+}
+
+/// Describes the services to clients that ask by reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hodei.v1.bin"));

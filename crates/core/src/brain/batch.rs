@@ -1,0 +1,44 @@
+//! The rows that one turn of the brain wants written.
+
+use crate::{
+    job::Job,
+    spec::JobSpec,
+    time::Time,
+    token::{Hash, WorkerToken},
+    worker::WorkerRecord,
+};
+use std::sync::Arc;
+
+/// One final row for everything that changed, however often it changed in between.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// Counts the batches of one epoch from 1; with the epoch it makes a repeated commit harmless.
+    pub number: u64,
+    /// The brain's time. It never runs backwards, not even over a restart.
+    pub now: Time,
+    pub jobs: Vec<JobWrite>,
+    pub workers: Vec<WorkerRecord>,
+    pub tokens: Vec<WorkerToken>,
+    pub dropped_tokens: Vec<Hash>,
+    /// Set when the server leaves in order: no lease given so far may be taken for expired before this time.
+    pub parked_until: Option<Time>,
+}
+
+#[derive(Clone, Debug)]
+pub struct JobWrite {
+    pub job: Job,
+    /// The payload, on the job's first write only.
+    pub spec: Option<Arc<JobSpec>>,
+    /// What the job left as its result, with the write that ends it.
+    pub result: Option<Arc<[u8]>>,
+}
+
+impl Batch {
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+            && self.workers.is_empty()
+            && self.tokens.is_empty()
+            && self.dropped_tokens.is_empty()
+            && self.parked_until.is_none()
+    }
+}

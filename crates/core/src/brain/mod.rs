@@ -1,0 +1,3 @@
+mod batch;
+
+pub use batch::{Batch, JobWrite};

@@ -1,0 +1,67 @@
+//! Identifiers. Each is a UUID in a type of its own, so that one cannot stand where another is meant.
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+use uuid::Uuid;
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub Uuid);
+
+        impl $name {
+            pub const NIL: Self = Self(Uuid::nil());
+
+            pub fn from_slice(bytes: &[u8]) -> Option<Self> {
+                Uuid::from_slice(bytes).ok().map(Self)
+            }
+
+            pub fn as_bytes(&self) -> &[u8; 16] {
+                self.0.as_bytes()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({})", stringify!($name), self.0)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = uuid::Error;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                Uuid::parse_str(text).map(Self)
+            }
+        }
+    )+};
+}
+
+ids! {
+    /// One unit of work. UUIDv7, so that ids sort by the time of their making.
+    JobId,
+    /// One attempt at a job on one worker. It fences: whatever carries an old one changes nothing.
+    ExecutionId,
+    /// One worker agent, for as long as its registration lives.
+    WorkerId,
+    /// One life of an agent process. A worker that comes back with another incarnation has lost what it ran.
+    Incarnation,
+}
+
+impl ExecutionId {
+    /// A UUIDv7 made without randomness: no other server life has this epoch, and no other execution of this
+    /// life has this counter.
+    pub fn new(now_ms: i64, epoch: u64, counter: u64) -> Self {
+        let high = ((now_ms as u64) << 16) | 0x7000 | ((counter >> 32) & 0x0fff);
+        let low = (0b10 << 62) | ((epoch & 0x3fff_ffff) << 32) | (counter & 0xffff_ffff);
+        Self(Uuid::from_u64_pair(high, low))
+    }
+}

@@ -1,0 +1,147 @@
+//! A job as the brain and the store know it: everything that decides, without its payload.
+
+use crate::{
+    id::{ExecutionId, JobId, WorkerId},
+    retry::RetryPolicy,
+    spec::{JobSpec, Priority, Requirements, Timeouts},
+    state::{Failure, Outcome, State},
+    time::Time,
+};
+use serde::{Deserialize, Serialize};
+
+/// How many ended executions a job remembers; older ones give way to newer ones.
+const HISTORY: usize = 50;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    pub id: JobId,
+    pub name: String,
+    pub queue: String,
+    pub priority: Priority,
+    pub requirements: Requirements,
+    pub retry: RetryPolicy,
+    pub timeouts: Timeouts,
+    pub state: State,
+    /// Its place in line: smaller goes first inside one priority.
+    pub seq: u64,
+    /// Runs so far that count against `retry.max_attempts`.
+    pub attempt: u32,
+    /// Workers that were lost while they held it.
+    pub losses: u32,
+    pub created_at: Time,
+    /// The executions so far, the current one last.
+    pub executions: Vec<Execution>,
+}
+
+/// One attempt at a job on one worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Execution {
+    pub id: ExecutionId,
+    pub worker: WorkerId,
+    pub attempt: u32,
+    pub assigned_at: Time,
+    pub started_at: Option<Time>,
+    pub finished_at: Option<Time>,
+    pub outcome: Option<Outcome>,
+    pub progress: Option<Progress>,
+    /// How many log entries it printed; known once it ended.
+    pub log_entries: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Hundredths of a percent, so that it compares exactly.
+    pub basis_points: u16,
+    pub message: String,
+}
+
+impl Job {
+    pub fn new(id: JobId, spec: &JobSpec, state: State, seq: u64, now: Time) -> Self {
+        Self {
+            id,
+            name: spec.name.clone(),
+            queue: spec.queue.clone(),
+            priority: spec.priority,
+            requirements: spec.requirements,
+            retry: spec.retry.clone(),
+            timeouts: spec.timeouts,
+            state,
+            seq,
+            attempt: 0,
+            losses: 0,
+            created_at: now,
+            executions: Vec::new(),
+        }
+    }
+
+    /// When something must happen to this job by itself, if ever.
+    pub fn due_at(&self) -> Option<Time> {
+        match &self.state {
+            State::Delayed { until, .. } => Some(*until),
+            State::Pending { since } => self.timeouts.queue.map(|limit| *since + limit),
+            State::Running { since, .. } => self.timeouts.run.map(|limit| *since + limit),
+            _ => None,
+        }
+    }
+
+    /// The kind of place this job needs. Jobs of one class fit the same workers.
+    pub fn class(&self) -> ClassId {
+        ClassId::of(&self.queue, &self.requirements)
+    }
+
+    pub fn current(&self) -> Option<&Execution> {
+        self.state.run().and_then(|_| self.executions.last())
+    }
+
+    pub(crate) fn current_mut(&mut self) -> Option<&mut Execution> {
+        self.state.run()?;
+        self.executions.last_mut()
+    }
+
+    /// Why the last attempt failed, if it did.
+    pub fn last_failure(&self) -> Option<&Failure> {
+        self.executions.iter().rev().find_map(|execution| match &execution.outcome {
+            Some(Outcome::Failed(failure)) => Some(failure),
+            _ => None,
+        })
+    }
+
+    pub fn started_at(&self) -> Option<Time> {
+        self.executions.last().and_then(|execution| execution.started_at)
+    }
+
+    pub(crate) fn begin(&mut self, execution: Execution) {
+        if self.executions.len() >= HISTORY {
+            self.executions.remove(0);
+        }
+        self.executions.push(execution);
+    }
+}
+
+/// A stable number for (queue, requirements), the same on every server and after every restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ClassId(pub i64);
+
+impl ClassId {
+    /// FNV-1a. Two keys with one number would only share a line, and classes are compared before they share.
+    pub fn of(queue: &str, requirements: &Requirements) -> Self {
+        let numbers = [requirements.cpu_millis.to_le_bytes(), requirements.memory_bytes.to_le_bytes()];
+        let bytes = queue.bytes().chain([0]).chain(numbers.into_iter().flatten());
+        Self(bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)) as i64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// These numbers are in databases: a change of the hash would hide every waiting job.
+    #[test]
+    fn class_numbers_never_change() {
+        assert_eq!(ClassId::of("default", &Requirements::default()).0, ClassId::of("default", &Requirements::default()).0);
+        assert_ne!(ClassId::of("a", &Requirements::default()), ClassId::of("b", &Requirements::default()));
+        let big = Requirements { cpu_millis: 2000, memory_bytes: 1 << 30 };
+        assert_ne!(ClassId::of("a", &Requirements::default()), ClassId::of("a", &big));
+    }
+}

@@ -1,0 +1,17 @@
+//! What Hodei decides, as pure functions over plain data.
+//!
+//! Nothing here reads a clock, draws a random number, touches a file or waits. Time, seeds and rows come in as
+//! arguments; rows to write and effects to perform go out as values. So both ends of the system, the server's
+//! [`brain`] and the worker's [`session`], can be run in a simulation exactly as they run in production.
+
+pub mod brain;
+pub mod id;
+pub mod job;
+pub mod protocol;
+pub mod retry;
+pub mod session;
+pub mod spec;
+pub mod state;
+pub mod time;
+pub mod token;
+pub mod worker;

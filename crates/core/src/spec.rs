@@ -1,0 +1,394 @@
+//! What a user asks for, and what makes such a request valid.
+
+use crate::{
+    retry::RetryPolicy,
+    time::{Millis, Time},
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fmt};
+use thiserror::Error;
+
+/// A job as its submitter wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSpec {
+    pub name: String,
+    pub queue: String,
+    pub work: Work,
+    pub priority: Priority,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, Secret>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_directory: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "bytes_as_bytes")]
+    pub stdin: Vec<u8>,
+    #[serde(default, skip_serializing_if = "Requirements::is_empty")]
+    pub requirements: Requirements,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub retry: RetryPolicy,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub timeouts: Timeouts,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_at: Option<Time>,
+}
+
+/// What a job runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Work {
+    Shell { program: String, args: Vec<String> },
+    Script { interpreter: String, content: String },
+}
+
+/// A value that no listing, log or error may show.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(***)")
+    }
+}
+
+/// Strict: nothing of a lower priority starts while something of a higher one that fits waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Priority {
+    Critical,
+    High,
+    #[default]
+    Normal,
+    Low,
+}
+
+/// What a job reserves on its worker besides one slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Requirements {
+    /// Thousandths of a core; zero asks for none.
+    pub cpu_millis: u64,
+    pub memory_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timeouts {
+    /// From ready to start.
+    pub queue: Option<Millis>,
+    /// From start to end.
+    pub run: Option<Millis>,
+    /// From the polite signal to the one that cannot be ignored.
+    pub kill_grace: Millis,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { queue: None, run: None, kill_grace: Millis::seconds(10) }
+    }
+}
+
+impl Requirements {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// serde writes `Vec<u8>` as a list of numbers unless told otherwise.
+mod bytes_as_bytes {
+    use serde::{Deserializer, Serializer, de};
+
+    pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(bytes)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        struct Bytes;
+        impl de::Visitor<'_> for Bytes {
+            type Value = Vec<u8>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+                Ok(bytes.to_vec())
+            }
+        }
+        deserializer.deserialize_bytes(Bytes)
+    }
+}
+
+impl Priority {
+    pub const ALL: [Priority; 4] = [Priority::Critical, Priority::High, Priority::Normal, Priority::Low];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Priority::Critical => "critical",
+            Priority::High => "high",
+            Priority::Normal => "normal",
+            Priority::Low => "low",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|priority| priority.name() == name)
+    }
+}
+
+/// Bounds on what one job may carry.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Program, arguments, script, environment, secrets and standard input together.
+    pub payload_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { payload_bytes: 1 << 20 }
+    }
+}
+
+/// A field of a request that cannot be accepted, and what would be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{field}: {problem}")]
+pub struct Invalid {
+    pub field: String,
+    pub problem: String,
+}
+
+impl Invalid {
+    pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { field: field.into(), problem: problem.into() }
+    }
+
+    /// The same complaint, seen from one level further out.
+    pub fn within(self, outer: &str) -> Self {
+        Self { field: format!("{outer}.{}", self.field), ..self }
+    }
+}
+
+const NAME_BYTES: usize = 256;
+const MAX_ATTEMPTS: u32 = 10_000;
+const LONGEST: Millis = Millis::seconds(366 * 24 * 3600);
+/// Shorter values would mask half of what a job prints.
+const SECRET_BYTES: usize = 6;
+
+impl JobSpec {
+    /// A job with nothing special about it.
+    pub fn new(name: impl Into<String>, work: Work) -> Self {
+        Self {
+            name: name.into(),
+            queue: "default".to_owned(),
+            work,
+            priority: Priority::default(),
+            environment: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            working_directory: None,
+            stdin: Vec::new(),
+            requirements: Requirements::default(),
+            retry: RetryPolicy::default(),
+            timeouts: Timeouts::default(),
+            run_at: None,
+        }
+    }
+
+    pub fn validate(&self, limits: &Limits) -> Result<(), Invalid> {
+        label("name", &self.name)?;
+        label("queue", &self.queue)?;
+        self.work.validate()?;
+        for name in self.environment.keys() {
+            variable("environment", name)?;
+        }
+        for (name, value) in &self.environment {
+            no_nul(&format!("environment.{name}"), value)?;
+        }
+        for (name, secret) in &self.secrets {
+            variable("secrets", name)?;
+            let field = format!("secrets.{name}");
+            no_nul(&field, &secret.0)?;
+            if secret.0.len() < SECRET_BYTES {
+                return Err(Invalid::new(field, format!("a secret needs at least {SECRET_BYTES} bytes to be masked safely")));
+            }
+            if self.environment.contains_key(name) {
+                return Err(Invalid::new(field, "is in the environment too; name it once"));
+            }
+        }
+        if let Some(directory) = &self.working_directory
+            && (!directory.starts_with('/') || directory.contains('\0'))
+        {
+            return Err(Invalid::new("working_directory", "must be an absolute path"));
+        }
+        self.retry.validate()?;
+        self.timeouts.validate()?;
+        let size = self.payload_bytes();
+        if size > limits.payload_bytes {
+            let problem = format!("is {size} bytes; at most {} are allowed for a job's payload", limits.payload_bytes);
+            return Err(Invalid::new(self.largest_field(), problem));
+        }
+        Ok(())
+    }
+
+    fn payload_bytes(&self) -> usize {
+        self.work.bytes() + self.stdin.len() + self.variables_bytes()
+    }
+
+    fn variables_bytes(&self) -> usize {
+        let plain = self.environment.iter().map(|(name, value)| name.len() + value.len());
+        let secret = self.secrets.iter().map(|(name, value)| name.len() + value.0.len());
+        plain.chain(secret).sum()
+    }
+
+    fn largest_field(&self) -> &'static str {
+        [("work", self.work.bytes()), ("stdin", self.stdin.len()), ("environment", self.variables_bytes())]
+            .into_iter()
+            .max_by_key(|(_, size)| *size)
+            .map_or("work", |(field, _)| field)
+    }
+}
+
+impl Work {
+    fn validate(&self) -> Result<(), Invalid> {
+        match self {
+            Work::Shell { program, args } => {
+                not_empty("work.shell.program", program)?;
+                no_nul("work.shell.program", program)?;
+                args.iter().enumerate().try_for_each(|(i, arg)| no_nul(&format!("work.shell.args[{i}]"), arg))
+            }
+            Work::Script { interpreter, content } => {
+                not_empty("work.script.interpreter", interpreter)?;
+                no_nul("work.script.interpreter", interpreter)?;
+                not_empty("work.script.content", content)
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Work::Shell { program, args } => program.len() + args.iter().map(String::len).sum::<usize>(),
+            Work::Script { interpreter, content } => interpreter.len() + content.len(),
+        }
+    }
+}
+
+impl RetryPolicy {
+    fn validate(&self) -> Result<(), Invalid> {
+        if self.max_attempts == 0 || self.max_attempts > MAX_ATTEMPTS {
+            return Err(Invalid::new("retry.max_attempts", format!("must be between 1 and {MAX_ATTEMPTS}")));
+        }
+        not_too_long("retry.delay", self.delay)?;
+        not_too_long("retry.max_delay", self.max_delay)?;
+        if self.jitter_percent > 100 {
+            return Err(Invalid::new("retry.jitter_percent", "must be between 0 and 100"));
+        }
+        Ok(())
+    }
+}
+
+impl Timeouts {
+    fn validate(&self) -> Result<(), Invalid> {
+        for (field, value) in [("timeouts.queue", self.queue), ("timeouts.run", self.run)] {
+            if value == Some(Millis::ZERO) {
+                return Err(Invalid::new(field, "must be longer than zero; leave it out for no limit"));
+            }
+            not_too_long(field, value.unwrap_or_default())?;
+        }
+        not_too_long("timeouts.kill_grace", self.kill_grace)
+    }
+}
+
+fn not_too_long(field: &str, length: Millis) -> Result<(), Invalid> {
+    if length > LONGEST {
+        return Err(Invalid::new(field, "must be at most 366 days"));
+    }
+    Ok(())
+}
+
+fn not_empty(field: &str, text: &str) -> Result<(), Invalid> {
+    if text.is_empty() {
+        return Err(Invalid::new(field, "must not be empty"));
+    }
+    Ok(())
+}
+
+fn no_nul(field: &str, text: &str) -> Result<(), Invalid> {
+    if text.contains('\0') {
+        return Err(Invalid::new(field, "must not contain a NUL byte"));
+    }
+    Ok(())
+}
+
+/// Names that people type and read: one line, not empty, not endless.
+fn label(field: &str, text: &str) -> Result<(), Invalid> {
+    not_empty(field, text)?;
+    if text.len() > NAME_BYTES {
+        return Err(Invalid::new(field, format!("must be at most {NAME_BYTES} bytes long")));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(Invalid::new(field, "must not contain control characters"));
+    }
+    Ok(())
+}
+
+/// The name of an environment variable that a job may set.
+fn variable(map: &str, name: &str) -> Result<(), Invalid> {
+    let field = format!("{map}.{name}");
+    if name.is_empty() || name.contains(['=', '\0']) {
+        return Err(Invalid::new(field, "a variable's name must not be empty or contain '=' or NUL"));
+    }
+    if name.starts_with("HODEI_") {
+        return Err(Invalid::new(field, "names that begin with HODEI_ are set by the worker; choose another"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn echo() -> JobSpec {
+        JobSpec::new("echo", Work::Shell { program: "echo".into(), args: vec!["hi".into()] })
+    }
+
+    fn rejected(change: impl FnOnce(&mut JobSpec)) -> String {
+        let mut spec = echo();
+        change(&mut spec);
+        spec.validate(&Limits { payload_bytes: 1000 }).expect_err("must be refused").field
+    }
+
+    #[test]
+    fn a_plain_job_is_valid() {
+        echo().validate(&Limits::default()).expect("valid");
+    }
+
+    #[test]
+    fn each_bad_field_is_named() {
+        assert_eq!(rejected(|s| s.name.clear()), "name");
+        assert_eq!(rejected(|s| s.name = "two\nlines".into()), "name");
+        assert_eq!(rejected(|s| s.queue = "q".repeat(300)), "queue");
+        assert_eq!(rejected(|s| s.work = Work::Shell { program: String::new(), args: vec![] }), "work.shell.program");
+        assert_eq!(
+            rejected(|s| s.work = Work::Shell { program: "a".into(), args: vec!["b".into(), "\0".into()] }),
+            "work.shell.args[1]"
+        );
+        assert_eq!(
+            rejected(|s| s.work = Work::Script { interpreter: "sh".into(), content: String::new() }),
+            "work.script.content"
+        );
+        assert_eq!(rejected(|s| _ = s.environment.insert("A=B".into(), "x".into())), "environment.A=B");
+        assert_eq!(rejected(|s| _ = s.environment.insert("HODEI_JOB_ID".into(), "x".into())), "environment.HODEI_JOB_ID");
+        assert_eq!(rejected(|s| _ = s.secrets.insert("S".into(), Secret("short".into()))), "secrets.S");
+        assert_eq!(rejected(|s| s.working_directory = Some("relative".into())), "working_directory");
+        assert_eq!(rejected(|s| s.retry.max_attempts = 0), "retry.max_attempts");
+        assert_eq!(rejected(|s| s.retry.jitter_percent = 101), "retry.jitter_percent");
+        assert_eq!(rejected(|s| s.timeouts.run = Some(Millis::ZERO)), "timeouts.run");
+        assert_eq!(rejected(|s| s.timeouts.kill_grace = Millis(u64::MAX)), "timeouts.kill_grace");
+        assert_eq!(rejected(|s| s.stdin = vec![0; 2000]), "stdin");
+    }
+
+    #[test]
+    fn a_secret_never_shows() {
+        assert!(!format!("{:?}", Secret("hunter2hunter2".into())).contains("hunter2"));
+    }
+}

@@ -1,0 +1,71 @@
+//! Workers as they describe themselves and as they are kept.
+
+use crate::{
+    id::{Incarnation, WorkerId},
+    time::Time,
+    token::Hash,
+};
+use serde::{Deserialize, Serialize};
+
+/// What a worker says of itself when it registers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerInfo {
+    pub name: String,
+    pub version: String,
+    pub hostname: String,
+    pub capacity: Capacity,
+}
+
+/// What a worker has to give. A job takes one slot and reserves what it asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capacity {
+    pub slots: u32,
+    pub cpu_millis: u64,
+    pub memory_bytes: u64,
+}
+
+/// A registered worker, as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerRecord {
+    pub id: WorkerId,
+    pub info: WorkerInfo,
+    /// Of the secret that its sessions are opened with.
+    pub session: Hash,
+    /// The agent process that connected last.
+    pub incarnation: Option<Incarnation>,
+    pub phase: Phase,
+    pub registered_at: Time,
+}
+
+/// How far a worker is in its life, as far as that must survive a restart of the server. Whether it is connected,
+/// busy or unhealthy is seen anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    Active,
+    Draining,
+    Terminated,
+}
+
+/// The state that people see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WorkerState {
+    Connecting,
+    Ready,
+    Busy,
+    Draining,
+    Unhealthy,
+    Terminated,
+}
+
+impl WorkerState {
+    pub fn name(self) -> &'static str {
+        match self {
+            WorkerState::Connecting => "connecting",
+            WorkerState::Ready => "ready",
+            WorkerState::Busy => "busy",
+            WorkerState::Draining => "draining",
+            WorkerState::Unhealthy => "unhealthy",
+            WorkerState::Terminated => "terminated",
+        }
+    }
+}

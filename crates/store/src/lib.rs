@@ -1,0 +1,127 @@
+//! Where everything durable lives. A store knows nothing of scheduling: it writes the rows it is given, all or none,
+//! and answers reads. [`Sqlite`] serves one machine from one file; [`Postgres`] serves many servers.
+
+mod postgres;
+mod record;
+mod sqlite;
+
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+
+pub use postgres::Postgres;
+pub use sqlite::Sqlite;
+
+use futures::future::BoxFuture;
+use hodei_core::{
+    brain::Batch,
+    id::{ExecutionId, JobId},
+    job::{ClassId, Job},
+    protocol::LogChunk,
+    spec::{JobSpec, Priority},
+    state::StateKind,
+    time::Time,
+    token::WorkerToken,
+    worker::WorkerRecord,
+};
+use std::sync::Arc;
+use thiserror::Error;
+
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+
+/// Two implementations, one conformance suite.
+pub trait Store: Send + Sync + 'static {
+    /// Takes the lead: raises the epoch, so that commits of every earlier leader fail from now on.
+    fn lead(&self) -> Answer<'_, Leadership>;
+
+    /// Writes one commit whole or not at all, durably. A commit that this epoch has made already is answered with
+    /// success and changes nothing, so a commit whose outcome is unknown can be repeated.
+    fn commit(&self, commit: Arc<Commit>) -> Answer<'_, ()>;
+
+    /// All jobs that are bound to a worker.
+    fn active(&self) -> Answer<'_, Vec<Job>>;
+
+    /// All registered workers that are not terminated.
+    fn workers(&self) -> Answer<'_, Vec<WorkerRecord>>;
+
+    fn tokens(&self) -> Answer<'_, Vec<WorkerToken>>;
+
+    /// Every line in which some job waits.
+    fn lanes(&self) -> Answer<'_, Vec<(ClassId, Priority)>>;
+
+    /// Pending jobs of one line with a place after `after`, in order.
+    fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Answer<'_, Vec<Job>>;
+
+    /// Delayed and pending jobs with a due time after `after`, in order of (due time, id).
+    fn due(&self, after: Option<(Time, JobId)>, limit: usize) -> Answer<'_, Vec<Job>>;
+
+    /// The jobs of these ids that exist, in any order.
+    fn jobs(&self, ids: Vec<JobId>) -> Answer<'_, Vec<Job>>;
+
+    /// The payloads of these jobs, in any order.
+    fn specs(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, JobSpec)>>;
+
+    fn result(&self, id: JobId) -> Answer<'_, Option<Vec<u8>>>;
+
+    /// Newest first, those with ids below `before`.
+    fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>>;
+
+    /// Log chunks of a job in order of (execution, number): the chunk that contains `from`, and what follows, until
+    /// about `bytes` are read (at least one chunk if there is one).
+    fn logs(&self, job: JobId, from: LogPosition, bytes: usize) -> Answer<'_, Vec<LogChunk>>;
+
+    /// The last chunks of a job that together hold at least `entries` entries (all if there are fewer), in order.
+    fn log_tail(&self, job: JobId, entries: u64) -> Answer<'_, Vec<LogChunk>>;
+
+    /// For each of these executions the number of log entries stored; those without any are left out.
+    fn log_entries(&self, executions: Vec<(JobId, ExecutionId)>) -> Answer<'_, Vec<(ExecutionId, u64)>>;
+}
+
+/// What a new leader finds.
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    pub epoch: u64,
+    /// The time of the last commit.
+    pub last: Time,
+    /// Leases given by an earlier leader that left in order may run until then.
+    pub parked_until: Option<Time>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Commit {
+    pub epoch: u64,
+    pub batch: Batch,
+    pub logs: Vec<LogChunk>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Any of these; empty for all.
+    pub states: Vec<StateKind>,
+    pub queue: Option<String>,
+}
+
+/// A place in a job's log. Executions come in the order of their ids, which is the order of their making.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogPosition {
+    pub execution: ExecutionId,
+    pub entry: u64,
+}
+
+impl LogPosition {
+    pub const START: Self = Self { execution: ExecutionId::NIL, entry: 0 };
+}
+
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// Another server leads: this one must stop writing and load again.
+    #[error("another server has taken the lead (epoch {current}, ours {ours})")]
+    Deposed { ours: u64, current: u64 },
+    /// It may work later: the database is away, full or busy.
+    #[error("the database is not available: {0}")]
+    Unavailable(String),
+    /// It will not work later either.
+    #[error("the database refused: {0}")]
+    Broken(String),
+    #[error("cannot open the database: {0}")]
+    Open(String),
+}
