@@ -124,7 +124,7 @@ impl Job {
 pub struct ClassId(pub i64);
 
 impl ClassId {
-    /// FNV-1a. Two keys with one number would only share a line, and classes are compared before they share.
+    /// FNV-1a. Should two keys ever get one number, their jobs share a line; each is still placed by its own needs.
     pub fn of(queue: &str, requirements: &Requirements) -> Self {
         let numbers = [requirements.cpu_millis.to_le_bytes(), requirements.memory_bytes.to_le_bytes()];
         let bytes = queue.bytes().chain([0]).chain(numbers.into_iter().flatten());

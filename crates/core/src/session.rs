@@ -1,1 +1,400 @@
+//! The worker's half of the protocol: what it holds, what it owes the server, and how long it may go on alone.
+//!
+//! Like the brain it does no IO. The agent around it feeds it what happens and carries out its [`Action`]s. Results and
+//! log chunks are records: the agent writes each to its spool before the session hears of it, and the session decides
+//! when it is sent, when it is sent again and when it may be forgotten.
 
+use crate::{
+    id::{ExecutionId, Incarnation},
+    job::Progress,
+    protocol::{Assignment, Finished, FromWorker, Hello, LogAck, StopReason, ToWorker, Welcome},
+    state::Outcome,
+    time::{Elapsed, Millis, Time},
+};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+/// The place of a record in the spool. Records are sent in this order, so a result never overtakes its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecordId(pub u64);
+
+/// What the session must know of a record; its contents stay in the spool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub id: RecordId,
+    pub execution: ExecutionId,
+    pub kind: RecordKind,
+    pub bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// Log entries up to, not including, this number.
+    Logs { end: u64 },
+    Finished,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    Send(FromWorker),
+    /// Read this record from the spool and send it.
+    SendRecord(RecordId),
+    /// The spool need not keep this record any longer.
+    Forget(RecordId),
+    Run(Assignment),
+    Stop { execution: ExecutionId, why: StopReason },
+    /// An execution ended without ever having been started: spool this as its result, with the time of day.
+    Conclude(Finished),
+    /// Whatever runs must be gone by then.
+    SetLease(Elapsed),
+    /// Nothing was heard for too long: drop the stream and open a new one.
+    Reconnect,
+    /// Everything is finished and delivered. `for_good`: the operator wants this worker gone.
+    Exit { for_good: bool },
+}
+
+/// Bytes of records that may be under way at one time.
+const SEND_WINDOW: usize = 2 << 20;
+/// Until the server says otherwise.
+const FIRST_HEARTBEAT: Millis = Millis::seconds(10);
+
+#[derive(Debug)]
+pub struct Session {
+    incarnation: Incarnation,
+    slots: usize,
+    link: Link,
+    heartbeat: Millis,
+    next_heartbeat: Elapsed,
+    last_heard: Elapsed,
+    runs: HashMap<ExecutionId, Run>,
+    /// Given to us while what the server no longer counts is still being stopped.
+    waiting: VecDeque<Assignment>,
+    /// What the server has not acknowledged; all below `next_to_send` is under way.
+    records: BTreeMap<RecordId, Record>,
+    by_execution: HashMap<ExecutionId, VecDeque<RecordId>>,
+    next_to_send: RecordId,
+    in_flight: usize,
+    /// Ended executions whose result is not acknowledged.
+    ended: HashSet<ExecutionId>,
+    leaving: Option<Leaving>,
+    actions: Vec<Action>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    Down,
+    /// Hello was sent at this time, and nothing else may be before its answer.
+    Greeting(Elapsed),
+    Up,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Leaving {
+    for_good: bool,
+}
+
+#[derive(Debug, Default)]
+struct Run {
+    started_at: Option<Time>,
+    progress: Option<Progress>,
+    /// Stopped by us in order: the server shall not count this run.
+    releasing: bool,
+    /// The server has given the job to others: nothing of this run interests it any more.
+    dropped: bool,
+}
+
+impl Session {
+    /// `recovered` are the records that an earlier life left in the spool.
+    pub fn new(incarnation: Incarnation, slots: u32, recovered: Vec<Record>) -> Self {
+        let finished = recovered.iter().filter(|record| record.kind == RecordKind::Finished);
+        let ended = finished.map(|record| record.execution).collect();
+        let mut session = Self {
+            incarnation,
+            slots: slots as usize,
+            link: Link::Down,
+            heartbeat: FIRST_HEARTBEAT,
+            next_heartbeat: Elapsed(0),
+            last_heard: Elapsed(0),
+            runs: HashMap::new(),
+            waiting: VecDeque::new(),
+            ended,
+            records: BTreeMap::new(),
+            by_execution: HashMap::new(),
+            next_to_send: RecordId(0),
+            in_flight: 0,
+            leaving: None,
+            actions: Vec::new(),
+        };
+        recovered.into_iter().for_each(|record| session.spooled(record));
+        session
+    }
+
+    /// What is to be done, in order.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    pub fn next_wake(&self) -> Elapsed {
+        self.next_heartbeat
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.link == Link::Up
+    }
+
+    // ---- the stream ---------------------------------------------------------------------------------------------
+
+    pub fn connected(&mut self, now: Elapsed) {
+        (self.link, self.last_heard) = (Link::Greeting(now), now);
+        self.next_heartbeat = now + self.heartbeat;
+        let held = self.runs.keys().copied().chain(self.waiting.iter().map(|waiting| waiting.execution)).collect();
+        let ended = self.ended.iter().copied().collect();
+        self.send(FromWorker::Hello(Hello { incarnation: self.incarnation, held, ended }));
+    }
+
+    pub fn disconnected(&mut self) {
+        self.link = Link::Down;
+        (self.in_flight, self.next_to_send) = (0, RecordId(0));
+    }
+
+    pub fn received(&mut self, message: ToWorker, now: Elapsed) {
+        self.last_heard = now;
+        match message {
+            ToWorker::Welcome(welcome) => self.welcomed(welcome),
+            ToWorker::Run(assignments) => assignments.into_iter().for_each(|assignment| self.assigned(assignment)),
+            ToWorker::Stop { execution, why: StopReason::Stale } => self.drop_execution(execution),
+            ToWorker::Stop { execution, why } => self.stop(execution, why),
+            ToWorker::Lease { sent, lease } => self.set_lease(Elapsed(sent), lease),
+            ToWorker::Park { lease } => self.set_lease(now, lease),
+            ToWorker::Acked { results, logs } => self.acked(&results, &logs),
+            ToWorker::Drain => self.leave(true),
+        }
+        self.settle();
+    }
+
+    fn welcomed(&mut self, welcome: Welcome) {
+        let Link::Greeting(asked) = self.link else { return };
+        self.link = Link::Up;
+        self.heartbeat = welcome.heartbeat;
+        self.next_heartbeat = asked + self.heartbeat;
+        self.set_lease(asked, welcome.lease);
+        for verdict in welcome.held {
+            if verdict.keep {
+                self.forget_logs(LogAck { execution: verdict.execution, entries: verdict.log_entries });
+            } else {
+                self.drop_execution(verdict.execution);
+            }
+        }
+        let mut again = Vec::new();
+        for (execution, run) in &self.runs {
+            let started = run.started_at.map(|at| FromWorker::Started { execution: *execution, at });
+            let progress = run.progress.clone();
+            let progress = progress.map(|progress| FromWorker::Progress { execution: *execution, progress });
+            again.extend(started.into_iter().chain(progress));
+        }
+        again.into_iter().for_each(|message| self.send(message));
+    }
+
+    /// The server wants nothing more to do with it.
+    fn drop_execution(&mut self, execution: ExecutionId) {
+        self.waiting.retain(|waiting| waiting.execution != execution);
+        self.forget_all(execution);
+        if let Some(run) = self.runs.get_mut(&execution) {
+            run.dropped = true;
+            self.actions.push(Action::Stop { execution, why: StopReason::Stale });
+        }
+    }
+
+    /// The worker stops a little before the server thinks it must, so that both may be slow.
+    fn set_lease(&mut self, from: Elapsed, lease: Millis) {
+        let margin = Millis((lease.0 / 10).min(1000));
+        self.actions.push(Action::SetLease(from + Millis(lease.0 - margin.0)));
+    }
+
+    fn send(&mut self, message: FromWorker) {
+        self.actions.push(Action::Send(message));
+    }
+
+    fn send_if_up(&mut self, message: FromWorker) {
+        if self.is_up() {
+            self.send(message);
+        }
+    }
+
+    pub fn tick(&mut self, now: Elapsed) {
+        if now < self.next_heartbeat {
+            return;
+        }
+        self.next_heartbeat = now + self.heartbeat;
+        if self.link == Link::Down {
+            return;
+        }
+        if now - self.last_heard >= Millis(self.heartbeat.0 * 3) {
+            self.actions.push(Action::Reconnect);
+        } else {
+            self.send_if_up(FromWorker::Heartbeat { sent: now.0 });
+        }
+    }
+
+    // ---- work ---------------------------------------------------------------------------------------------------
+
+    fn assigned(&mut self, assignment: Assignment) {
+        let id = assignment.execution;
+        let known = self.runs.contains_key(&id)
+            || self.ended.contains(&id)
+            || self.waiting.iter().any(|waiting| waiting.execution == id);
+        if !known {
+            self.waiting.push_back(assignment);
+        }
+    }
+
+    fn stop(&mut self, execution: ExecutionId, why: StopReason) {
+        if self.runs.contains_key(&execution) {
+            self.actions.push(Action::Stop { execution, why });
+        } else if let Some(at) = self.waiting.iter().position(|waiting| waiting.execution == execution) {
+            self.waiting.remove(at);
+            self.conclude(execution, Outcome::Cancelled);
+        }
+    }
+
+    fn conclude(&mut self, execution: ExecutionId, outcome: Outcome) {
+        self.ended.insert(execution);
+        let finished =
+            Finished { execution, outcome, started_at: None, finished_at: Time(0), log_entries: 0, result: None };
+        self.actions.push(Action::Conclude(finished));
+    }
+
+    pub fn started(&mut self, execution: ExecutionId, at: Time) {
+        if let Some(run) = self.runs.get_mut(&execution) {
+            run.started_at = Some(at);
+            self.send_if_up(FromWorker::Started { execution, at });
+        }
+    }
+
+    pub fn progress(&mut self, execution: ExecutionId, progress: Progress) {
+        if let Some(run) = self.runs.get_mut(&execution) {
+            run.progress = Some(progress.clone());
+            self.send_if_up(FromWorker::Progress { execution, progress });
+        }
+    }
+
+    /// An execution ended. The agent spools what this returns, if anything: it may differ from what the process said,
+    /// and nobody wants the end of an execution that the server has dropped.
+    pub fn ended(&mut self, mut finished: Finished) -> Option<Finished> {
+        let run = self.runs.remove(&finished.execution)?;
+        if run.releasing && finished.outcome != Outcome::Succeeded {
+            finished.outcome = Outcome::Released;
+        }
+        if !run.dropped {
+            self.ended.insert(finished.execution);
+        }
+        self.settle();
+        (!run.dropped).then_some(finished)
+    }
+
+    /// A record is in the spool.
+    pub fn spooled(&mut self, record: Record) {
+        let running = self.runs.get(&record.execution).is_some_and(|run| !run.dropped);
+        if !running && !self.ended.contains(&record.execution) {
+            self.actions.push(Action::Forget(record.id));
+            return;
+        }
+        self.by_execution.entry(record.execution).or_default().push_back(record.id);
+        self.records.insert(record.id, record);
+        self.settle();
+    }
+
+    fn acked(&mut self, results: &[ExecutionId], logs: &[LogAck]) {
+        logs.iter().for_each(|ack| self.forget_logs(*ack));
+        results.iter().for_each(|execution| self.forget_all(*execution));
+    }
+
+    fn forget_logs(&mut self, ack: LogAck) {
+        while let Some(id) = self.by_execution.get(&ack.execution).and_then(|ids| ids.front()).copied()
+            && let Some(Record { kind: RecordKind::Logs { end }, .. }) = self.records.get(&id)
+            && *end <= ack.entries
+        {
+            self.by_execution.get_mut(&ack.execution).map(VecDeque::pop_front);
+            self.forget(id);
+        }
+    }
+
+    /// Nothing of an execution is owed any more.
+    fn forget_all(&mut self, execution: ExecutionId) {
+        self.ended.remove(&execution);
+        for id in self.by_execution.remove(&execution).unwrap_or_default() {
+            self.forget(id);
+        }
+    }
+
+    fn forget(&mut self, id: RecordId) {
+        if let Some(record) = self.records.remove(&id) {
+            if id < self.next_to_send {
+                self.in_flight -= record.bytes;
+            }
+            self.actions.push(Action::Forget(id));
+        }
+    }
+
+    // ---- leaving ------------------------------------------------------------------------------------------------
+
+    /// Takes no more work, finishes what runs, then exits.
+    pub fn leave(&mut self, for_good: bool) {
+        let for_good = for_good || self.leaving.is_some_and(|leaving| leaving.for_good);
+        self.leaving = Some(Leaving { for_good });
+        self.settle();
+    }
+
+    /// The same, but stops what runs and gives it back.
+    pub fn release(&mut self) {
+        self.leave(false);
+        for (execution, run) in &mut self.runs {
+            run.releasing = true;
+            self.actions.push(Action::Stop { execution: *execution, why: StopReason::Cancelled });
+        }
+    }
+
+    pub fn holds_nothing(&self) -> bool {
+        self.runs.is_empty() && self.waiting.is_empty() && self.records.is_empty()
+    }
+
+    // ---- what follows from all of it ------------------------------------------------------------------------------
+
+    fn settle(&mut self) {
+        self.start_waiting();
+        self.send_records();
+        if let Some(Leaving { for_good }) = self.leaving
+            && self.holds_nothing()
+            && self.ended.is_empty()
+        {
+            self.actions.push(Action::Exit { for_good });
+        }
+    }
+
+    fn start_waiting(&mut self) {
+        if self.leaving.is_some() {
+            while let Some(waiting) = self.waiting.pop_front() {
+                self.conclude(waiting.execution, Outcome::Released);
+            }
+        }
+        while self.runs.len() < self.slots
+            && let Some(assignment) = self.waiting.pop_front()
+        {
+            self.runs.insert(assignment.execution, Run::default());
+            self.actions.push(Action::Run(assignment));
+        }
+    }
+
+    fn send_records(&mut self) {
+        if !self.is_up() {
+            return;
+        }
+        for (id, record) in self.records.range(self.next_to_send..) {
+            if self.in_flight > 0 && self.in_flight + record.bytes > SEND_WINDOW {
+                break;
+            }
+            self.next_to_send = RecordId(id.0 + 1);
+            self.in_flight += record.bytes;
+            self.actions.push(Action::SendRecord(*id));
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Where everything durable lives. A store knows nothing of scheduling: it writes the rows it is given, all or none,
 //! and answers reads. [`Sqlite`] serves one machine from one file; [`Postgres`] serves many servers.
 
+mod migration;
 mod postgres;
 mod record;
 mod sqlite;
@@ -23,7 +24,7 @@ use hodei_core::{
     token::WorkerToken,
     worker::WorkerRecord,
 };
-use std::sync::Arc;
+use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
 use thiserror::Error;
 
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
@@ -100,6 +101,21 @@ pub struct Filter {
     pub queue: Option<String>,
 }
 
+impl Filter {
+    /// The walks that a listing is made of: one for each state, or a single one over all jobs.
+    fn walks(&self) -> Vec<Option<StateKind>> {
+        let states: BTreeSet<_> = self.states.iter().copied().collect();
+        let all = states.is_empty() || states.len() == StateKind::ALL.len();
+        if all { vec![None] } else { states.into_iter().map(Some).collect() }
+    }
+}
+
+/// Merges the walks of a listing, each of which found its newest `limit` records.
+fn newest_first(mut found: Vec<(JobId, Vec<u8>)>, limit: usize) -> Result<Vec<Job>, StoreError> {
+    found.sort_unstable_by_key(|(id, _)| Reverse(*id));
+    found.iter().take(limit).map(|(_, record)| record::decode(record)).collect()
+}
+
 /// A place in a job's log. Executions come in the order of their ids, which is the order of their making.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogPosition {
@@ -109,6 +125,11 @@ pub struct LogPosition {
 
 impl LogPosition {
     pub const START: Self = Self { execution: ExecutionId::NIL, entry: 0 };
+
+    /// Whether all of `chunk` lies before this place in the same execution.
+    fn is_after(&self, chunk: &LogChunk) -> bool {
+        self.execution == chunk.execution && self.entry >= chunk.end()
+    }
 }
 
 #[derive(Debug, Error)]

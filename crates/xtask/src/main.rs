@@ -1,1 +1,51 @@
-fn main() {}
+//! The chores of this workspace, as `cargo xtask <chore>`.
+
+#![allow(clippy::print_stderr, reason = "a command line tool reports its steps and failures on stderr")]
+
+mod services;
+mod test;
+mod tidy;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", about = "The chores of this workspace")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Check format, lints and tidiness, start what the tests need, run them all
+    Test(test::Args),
+    /// Check what the compiler does not: dead files, unused dependencies, layering, leftovers
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let root = workspace_root();
+    let done = match Cli::parse().chore {
+        Chore::Test(args) => test::run(&root, &args),
+        Chore::Tidy => tidy::run(&root),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            // A failed step hands on its own exit code, so a caller sees what the tool itself would have said.
+            error.downcast_ref::<test::CommandFailed>().map_or(ExitCode::FAILURE, |failed| failed.code.into())
+        }
+    }
+}
+
+/// Two levels above this crate, wherever the command was called from.
+fn workspace_root() -> PathBuf {
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    crate_dir.ancestors().nth(2).unwrap_or(crate_dir).to_path_buf()
+}

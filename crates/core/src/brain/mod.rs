@@ -1,3 +1,879 @@
+//! The brain: everything the server decides.
+//!
+//! [`Brain::apply`] takes one input at a time and changes what is in memory. [`Brain::turn`] then fires timers, places
+//! ready jobs and hands out the rows to write with the effects that may be released once they are durable.
+//! [`Brain::committed`] says that they are. The brain may run ahead of the store by as many batches as the caller likes.
+
 mod batch;
+mod fleet;
+mod input;
+mod ready;
+mod timers;
+
+#[cfg(test)]
+mod tests;
 
 pub use batch::{Batch, JobWrite};
+pub use fleet::WorkerView;
+pub use input::{Answer, Bound, Caller, Connection, Effect, Input, NewJob, Refusal, Registration, Report};
+
+use crate::{
+    id::{ExecutionId, JobId, WorkerId},
+    job::{ClassId, Execution, Job, Progress},
+    protocol::{Finished, Hello, StopReason},
+    spec::Priority,
+    state::{AfterFailure, DelayReason, Event, Failure, FailureKind, IllegalEvent, Outcome, Run, State},
+    time::{Elapsed, Millis, Now, Time},
+    token::{Hash, TokenRefused, WorkerToken},
+    worker::{Phase, WorkerRecord},
+};
+use fleet::Fleet;
+use ready::Ready;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+use timers::Timers;
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How long a worker may go on without hearing from the server.
+    pub lease: Millis,
+    /// How much longer the server waits before it gives the work to others.
+    pub lease_grace: Millis,
+    /// A job that lost this many workers is not tried again.
+    pub loss_limit: u32,
+    /// How many jobs of the head of a line, and how many timers, are kept in memory.
+    pub window: usize,
+    /// How many classes may have waiting jobs at one time.
+    pub class_limit: usize,
+    /// Decides the jitter of retries.
+    pub seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            lease: Millis::seconds(60),
+            lease_grace: Millis::seconds(5),
+            loss_limit: 3,
+            window: 8192,
+            class_limit: 100_000,
+            seed: 0,
+        }
+    }
+}
+
+/// Expired tokens are remembered this long, so that their refusal can say why.
+const TOKEN_MEMORY: Millis = Millis::seconds(3600);
+/// A pause between two turns that is longer than this was a pause of the server itself: nobody could renew a lease.
+const STALL: Millis = Millis::seconds(2);
+/// Places in line per millisecond: they follow the clock, so they go on rising after a restart.
+const SEQ_PER_MS: u64 = 4096;
+
+#[derive(Debug)]
+pub struct Brain {
+    config: Config,
+    epoch: u64,
+    now: Time,
+    elapsed: Elapsed,
+    seq: u64,
+    executions_made: u64,
+    batch: u64,
+
+    jobs: HashMap<JobId, Entry>,
+    executions: HashMap<ExecutionId, JobId>,
+    ready: Ready,
+    timers: Timers,
+    fleet: Fleet,
+    tokens: HashMap<Hash, WorkerToken>,
+
+    dirty_jobs: Vec<JobId>,
+    dirty_workers: HashSet<WorkerId>,
+    gone_workers: Vec<WorkerRecord>,
+    dirty_tokens: HashSet<Hash>,
+    parked_until: Option<Time>,
+    /// Classes whose lines changed in this turn.
+    touched: Vec<ClassId>,
+    /// Reads under way, and the jobs that changed since the first of them was asked for: what those reads say of them
+    /// is old.
+    reads: usize,
+    changed: HashSet<JobId>,
+    /// Jobs that lost their place in memory.
+    leaving: Vec<JobId>,
+    effects: Vec<Effect>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    job: Job,
+    /// The batch of its last change.
+    batch: u64,
+    spec: Option<Arc<crate::spec::JobSpec>>,
+    result: Option<Arc<[u8]>>,
+}
+
+/// What a new leader reads before it starts.
+#[derive(Clone, Debug, Default)]
+pub struct Loaded {
+    pub epoch: u64,
+    pub last: Time,
+    pub parked_until: Option<Time>,
+    pub active: Vec<Job>,
+    pub workers: Vec<WorkerRecord>,
+    pub tokens: Vec<WorkerToken>,
+    pub lanes: Vec<(ClassId, Priority)>,
+}
+
+impl Brain {
+    /// Takes up where the last leader stopped. The effects of the first turn ask for the heads of all lines.
+    pub fn load(config: Config, loaded: Loaded, now: Now) -> Self {
+        let mut brain = Self {
+            ready: Ready::new(config.window),
+            timers: Timers::new(config.window),
+            config,
+            epoch: loaded.epoch,
+            now: loaded.last.max(now.wall),
+            elapsed: now.elapsed,
+            seq: 0,
+            executions_made: 0,
+            batch: 1,
+            jobs: HashMap::new(),
+            executions: HashMap::new(),
+            fleet: Fleet::default(),
+            tokens: loaded.tokens.into_iter().map(|token| (token.hash, token)).collect(),
+            dirty_jobs: Vec::new(),
+            dirty_workers: HashSet::new(),
+            gone_workers: Vec::new(),
+            dirty_tokens: HashSet::new(),
+            parked_until: None,
+            touched: Vec::new(),
+            reads: 0,
+            changed: HashSet::new(),
+            leaving: Vec::new(),
+            effects: Vec::new(),
+        };
+        // Nobody knows when the last signs of life came, so every lease begins anew.
+        let parked = loaded.parked_until.map_or(Millis::ZERO, |until| until - now.wall);
+        let lease_until = now.elapsed + brain.config.lease.max(parked);
+        for record in loaded.workers {
+            brain.fleet.add(record, lease_until);
+        }
+        for job in loaded.active {
+            brain.take_back(job);
+        }
+        for (class, priority) in loaded.lanes {
+            let wanted = brain.ready.expect(class, priority);
+            brain.read_ready(wanted);
+        }
+        brain
+    }
+
+    /// An active job that an earlier leader placed.
+    fn take_back(&mut self, job: Job) {
+        if let Some(run) = job.state.run().copied() {
+            self.executions.insert(run.execution, job.id);
+            self.fleet.update(run.worker, |worker| worker.hold(run.execution, &job.requirements));
+        }
+        if let Some(at) = job.due_at() {
+            self.timers.pin(at, job.id);
+        }
+        self.jobs.insert(job.id, Entry { job, batch: 0, spec: None, result: None });
+    }
+
+    // ---- reading ------------------------------------------------------------------------------------------------
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whether a command on this job can be applied without asking the store for it.
+    pub fn knows(&self, job: JobId) -> bool {
+        self.jobs.contains_key(&job)
+    }
+
+    /// The job that this worker runs under this execution, unless it is stale.
+    pub fn bound(&self, worker: WorkerId, execution: ExecutionId) -> Option<JobId> {
+        let job = *self.executions.get(&execution)?;
+        let run = self.jobs.get(&job)?.job.state.run()?;
+        (run.worker == worker && run.execution == execution).then_some(job)
+    }
+
+    pub fn workers(&self) -> Vec<WorkerView> {
+        self.fleet.views()
+    }
+
+    /// The worker whose session has this hash.
+    pub fn worker_by_session(&self, worker: WorkerId, session: Hash) -> bool {
+        self.fleet.get(worker).is_some_and(|worker| worker.record.session == session)
+    }
+
+    /// Whether any job in memory is not finished. Jobs that are not in memory wait behind some that are.
+    pub fn has_work(&self) -> bool {
+        self.jobs.values().any(|entry| !entry.job.state.kind().is_finished())
+    }
+
+    /// Why a job is not running, in words.
+    pub fn waiting_reason(&self, job: &Job) -> String {
+        match &job.state {
+            State::Delayed { reason: DelayReason::Scheduled, .. } => "waits for its time".into(),
+            State::Delayed { reason: DelayReason::Retry, .. } => "waits before its next attempt".into(),
+            State::Scheduled { .. } => "its worker has not started it yet".into(),
+            State::Pending { .. } => {
+                let connected = || self.fleet.iter().filter(|worker| worker.connection.is_some());
+                if connected().next().is_none() {
+                    "no worker is connected".into()
+                } else if !connected().any(|worker| worker.could_fit(&job.requirements)) {
+                    "no connected worker is large enough for its requirements".into()
+                } else {
+                    "every worker that fits is busy".into()
+                }
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// When the brain must be woken although nothing reaches it.
+    pub fn next_wake(&self) -> (Option<Time>, Option<Elapsed>) {
+        (self.timers.next(), self.fleet.next_expiry(self.config.lease_grace))
+    }
+
+    // ---- the turn -----------------------------------------------------------------------------------------------
+
+    /// Sets the clocks. Time never runs backwards, and a pause of the server itself costs no worker its lease.
+    pub fn clock(&mut self, now: Now) {
+        let gap = now.elapsed - self.elapsed;
+        if gap > STALL {
+            self.fleet.extend_leases(gap);
+        }
+        self.now = self.now.max(now.wall);
+        self.elapsed = self.elapsed.max(now.elapsed);
+    }
+
+    /// Applies one input. `facts` are the stored rows of jobs that it names and that are not in memory.
+    pub fn apply(&mut self, input: Input, facts: &[Job]) {
+        for fact in facts {
+            self.admit(fact);
+        }
+        match input {
+            Input::Enqueue { caller, jobs } => {
+                let answer = self.enqueue(jobs);
+                self.answer(caller, answer);
+            }
+            Input::Cancel { caller, job, reason } => {
+                let answer = self.cancel(job, reason);
+                self.answer(caller, answer);
+            }
+            Input::Retry { caller, job } => {
+                let answer = self.retry(job);
+                self.answer(caller, answer);
+            }
+            Input::CreateToken { caller, token } => {
+                self.dirty_tokens.insert(token.hash);
+                self.tokens.insert(token.hash, token);
+                self.answer(caller, Ok(Answer::Done));
+            }
+            Input::Register { caller, request } => {
+                let answer = self.register(request);
+                self.answer(caller, answer);
+            }
+            Input::Connect { worker, connection, hello } => self.connect(worker, connection, hello),
+            Input::Disconnect { worker, connection } => self.disconnect(worker, connection),
+            Input::Heartbeat { worker, at } => self.renew(worker, at),
+            Input::Report { caller, worker, report } => self.report(caller, worker, report),
+            Input::Drain { caller, worker } => {
+                let answer = self.drain(worker);
+                self.answer(caller, answer);
+            }
+            Input::Pause { caller, worker } => {
+                let known = self.fleet.update(worker, |worker| worker.paused = true);
+                self.answer(caller, known.map(|()| Answer::Done).ok_or(Refusal::NoSuchWorker(worker)));
+            }
+            Input::Unregister { caller, worker } => {
+                let answer = self.unregister(worker);
+                self.answer(caller, answer);
+            }
+            Input::Ready { class, priority, limit, jobs } => self.take_ready(class, priority, limit, jobs),
+            Input::Due { limit, jobs } => self.take_due(limit, jobs),
+            Input::Park { lease } => self.park(lease),
+        }
+    }
+
+    /// Ends a turn: fires what is due (unless `frozen`, when lost time must not cost a lease), places what is ready, and
+    /// hands out what to write and what to do once it is written.
+    pub fn turn(&mut self, frozen: bool) -> (Batch, Vec<Effect>) {
+        self.fire_timers();
+        if !frozen {
+            self.expire_leases();
+        }
+        self.forget_old_tokens();
+        self.place();
+        self.ask_for_more();
+        (self.take_batch(), std::mem::take(&mut self.effects))
+    }
+
+    /// The batch with this number is durable: what changed no later and need not stay leaves memory.
+    pub fn committed(&mut self, batch: &Batch) {
+        let leaving = std::mem::take(&mut self.leaving);
+        for id in batch.jobs.iter().map(|write| write.job.id).chain(leaving) {
+            let Some(entry) = self.jobs.get(&id) else { continue };
+            if entry.batch <= batch.number && !self.stays(&entry.job) {
+                self.jobs.remove(&id);
+            }
+        }
+    }
+
+    fn stays(&self, job: &Job) -> bool {
+        let kind = job.state.kind();
+        kind.is_active() || (!kind.is_finished() && (self.ready.holds(job) || self.timer_held(job)))
+    }
+
+    fn timer_held(&self, job: &Job) -> bool {
+        job.due_at().is_some_and(|at| self.timers.holds(at, job.id))
+    }
+
+    fn take_batch(&mut self) -> Batch {
+        let mut batch = Batch { number: self.batch, now: self.now, ..Batch::default() };
+        for id in self.dirty_jobs.drain(..) {
+            if let Some(entry) = self.jobs.get_mut(&id) {
+                let (spec, result) = (entry.spec.take(), entry.result.take());
+                batch.jobs.push(JobWrite { job: entry.job.clone(), spec, result });
+            }
+        }
+        let workers = self.dirty_workers.drain().filter_map(|id| self.fleet.get(id)).map(|worker| worker.record.clone());
+        batch.workers = workers.chain(self.gone_workers.drain(..)).collect();
+        for hash in self.dirty_tokens.drain() {
+            match self.tokens.get(&hash) {
+                Some(token) => batch.tokens.push(token.clone()),
+                None => batch.dropped_tokens.push(hash),
+            }
+        }
+        batch.parked_until = self.parked_until.take();
+        self.batch += 1;
+        batch
+    }
+
+    fn answer(&mut self, caller: Caller, answer: Result<Answer, Refusal>) {
+        self.effects.push(Effect::Answer { caller, answer });
+    }
+
+    // ---- jobs ---------------------------------------------------------------------------------------------------
+
+    fn enqueue(&mut self, jobs: Vec<NewJob>) -> Result<Answer, Refusal> {
+        let limit = self.config.class_limit;
+        let mut new: HashSet<ClassId> = HashSet::new();
+        for job in &jobs {
+            let class = ClassId::of(&job.spec.queue, &job.spec.requirements);
+            if !self.ready.knows(class) {
+                new.insert(class);
+            }
+        }
+        if self.ready.classes() + new.len() > limit {
+            return Err(Refusal::TooManyClasses(limit));
+        }
+        for NewJob { id, spec } in jobs {
+            let state = match spec.run_at {
+                Some(until) if until > self.now => State::Delayed { until, reason: DelayReason::Scheduled },
+                _ => State::Pending { since: self.now },
+            };
+            let seq = self.next_seq();
+            let job = Job::new(id, &spec, state, seq, self.now);
+            self.jobs.insert(id, Entry { job, batch: 0, spec: Some(spec), result: None });
+            self.index(id);
+            self.mark(id);
+        }
+        Ok(Answer::Done)
+    }
+
+    fn cancel(&mut self, id: JobId, reason: String) -> Result<Answer, Refusal> {
+        self.step(id, &Event::Cancel(reason))?;
+        if let Some(run) = self.run_of(id) {
+            self.stop(run, StopReason::Cancelled);
+        }
+        self.state_of(id)
+    }
+
+    fn retry(&mut self, id: JobId) -> Result<Answer, Refusal> {
+        let by_hand = self.entry(id)?.job.state.kind().is_finished();
+        self.step(id, &Event::Retry)?;
+        if by_hand && let Some(entry) = self.jobs.get_mut(&id) {
+            (entry.job.attempt, entry.job.losses) = (0, 0);
+        }
+        self.state_of(id)
+    }
+
+    fn state_of(&self, id: JobId) -> Result<Answer, Refusal> {
+        Ok(Answer::State(self.entry(id)?.job.state.kind()))
+    }
+
+    fn entry(&self, id: JobId) -> Result<&Entry, Refusal> {
+        self.jobs.get(&id).ok_or(Refusal::NoSuchJob(id))
+    }
+
+    fn run_of(&self, id: JobId) -> Option<Run> {
+        self.jobs.get(&id).and_then(|entry| entry.job.state.run()).copied()
+    }
+
+    /// The only place where a job's state changes.
+    fn step(&mut self, id: JobId, event: &Event) -> Result<(), Refusal> {
+        let state = self.entry(id)?.job.state.next(event, self.now)?;
+        self.unindex(id);
+        let keeps_place = matches!(event, Event::Fail(..) | Event::Release(_) | Event::Assign(_));
+        let seq = if keeps_place { None } else { Some(self.next_seq()) };
+        if let Some(entry) = self.jobs.get_mut(&id) {
+            entry.job.state = state;
+            entry.job.seq = seq.filter(|_| matches!(entry.job.state, State::Pending { .. })).unwrap_or(entry.job.seq);
+        }
+        self.index(id);
+        self.mark(id);
+        Ok(())
+    }
+
+    /// Takes a job out of line and off the clock.
+    fn unindex(&mut self, id: JobId) {
+        let Some(entry) = self.jobs.get(&id) else { return };
+        if let Some(at) = entry.job.due_at() {
+            self.timers.remove(at, id);
+        }
+        if let State::Pending { .. } = entry.job.state {
+            let class = entry.job.class();
+            self.ready.remove(&entry.job);
+            self.touch(class);
+        }
+    }
+
+    /// Puts a job in line and on the clock, as its state wants it.
+    fn index(&mut self, id: JobId) {
+        let Some(entry) = self.jobs.get(&id) else { return };
+        match entry.job.due_at() {
+            Some(at) if entry.job.state.kind().is_active() => self.timers.pin(at, id),
+            Some(at) => self.leaving.extend(self.timers.insert(at, id)),
+            None => {}
+        }
+        if let State::Pending { .. } = entry.job.state {
+            let class = entry.job.class();
+            self.ready.insert(&entry.job);
+            self.touch(class);
+        }
+    }
+
+    fn touch(&mut self, class: ClassId) {
+        if self.touched.last() != Some(&class) {
+            self.touched.push(class);
+        }
+    }
+
+    fn mark(&mut self, id: JobId) {
+        if let Some(entry) = self.jobs.get_mut(&id)
+            && entry.batch != self.batch
+        {
+            entry.batch = self.batch;
+            self.dirty_jobs.push(id);
+        }
+        if self.reads > 0 {
+            self.changed.insert(id);
+        }
+    }
+
+    /// A row that a command names comes into memory until that command is durable.
+    fn admit(&mut self, fact: &Job) {
+        self.leaving.push(fact.id);
+        self.jobs.entry(fact.id).or_insert_with(|| Entry { job: fact.clone(), batch: 0, spec: None, result: None });
+    }
+
+    fn next_seq(&mut self) -> u64 {
+        let floor = u64::try_from(self.now.0).unwrap_or(0) * SEQ_PER_MS;
+        self.seq = (self.seq + 1).max(floor);
+        self.seq
+    }
+
+    // ---- placement ----------------------------------------------------------------------------------------------
+
+    /// Gives ready jobs to free workers, best first. A class that fits nowhere is passed over and hides no other.
+    fn place(&mut self) {
+        let mut passed = None;
+        while self.fleet.any_free()
+            && let Some(head) = self.ready.head_after(passed)
+        {
+            // What comes next is still in the store; to go on with less would break the order.
+            let Some(id) = head.job else { break };
+            let needs = self.jobs.get(&id).map(|entry| entry.job.requirements).unwrap_or_default();
+            match self.fleet.pick(&needs) {
+                Some(worker) => self.assign(id, worker),
+                None => passed = Some(head),
+            }
+        }
+    }
+
+    fn assign(&mut self, id: JobId, worker: WorkerId) {
+        self.executions_made += 1;
+        let execution = ExecutionId::new(self.now.0, self.epoch, self.executions_made);
+        if self.step(id, &Event::Assign(Run { execution, worker })).is_err() {
+            return;
+        }
+        let Some(entry) = self.jobs.get_mut(&id) else { return };
+        entry.job.attempt += 1;
+        let (attempt, needs) = (entry.job.attempt, entry.job.requirements);
+        entry.job.begin(Execution {
+            id: execution,
+            worker,
+            attempt,
+            assigned_at: self.now,
+            started_at: None,
+            finished_at: None,
+            outcome: None,
+            progress: None,
+            log_entries: 0,
+        });
+        self.executions.insert(execution, id);
+        self.fleet.update(worker, |worker| worker.hold(execution, &needs));
+        self.send_run(id);
+    }
+
+    /// Tells the worker of a scheduled job about it; one that is away hears of it when it connects.
+    fn send_run(&mut self, id: JobId) {
+        let Some(entry) = self.jobs.get(&id) else { return };
+        let Some(run) = entry.job.state.run() else { return };
+        if let Some(connection) = self.fleet.get(run.worker).and_then(|worker| worker.connection) {
+            let (worker, execution, attempt) = (run.worker, run.execution, entry.job.attempt);
+            self.effects.push(Effect::Run { worker, connection, job: id, execution, attempt });
+        }
+    }
+
+    fn stop(&mut self, run: Run, why: StopReason) {
+        if let Some(connection) = self.fleet.get(run.worker).and_then(|worker| worker.connection) {
+            self.effects.push(Effect::Stop { worker: run.worker, connection, execution: run.execution, why });
+        }
+    }
+
+    // ---- executions ---------------------------------------------------------------------------------------------
+
+    fn report(&mut self, caller: Option<Caller>, worker: WorkerId, report: Report) {
+        let execution = report.execution();
+        let ends = matches!(report, Report::Finished(_));
+        let answer = match (self.bound(worker, execution), report) {
+            (None, _) => Err(IllegalEvent::Stale(execution).into()),
+            (Some(job), Report::Started { at, .. }) => self.started(job, execution, at),
+            (Some(job), Report::Progress { progress, .. }) => self.progress(job, execution, progress),
+            (Some(job), Report::Finished(finished)) => self.finished(job, finished),
+        };
+        match caller {
+            Some(caller) => self.answer(caller, answer.map(|()| Answer::Done)),
+            // A stale result is settled too: the worker has no further use for it.
+            None if ends => self.acked(worker, execution),
+            None => {}
+        }
+    }
+
+    fn acked(&mut self, worker: WorkerId, execution: ExecutionId) {
+        if let Some(connection) = self.fleet.get(worker).and_then(|worker| worker.connection) {
+            self.effects.push(Effect::Acked { worker, connection, execution });
+        }
+    }
+
+    fn started(&mut self, id: JobId, execution: ExecutionId, at: Time) -> Result<(), Refusal> {
+        self.step(id, &Event::Start(execution))?;
+        if let Some(current) = self.jobs.get_mut(&id).and_then(|entry| entry.job.current_mut()) {
+            current.started_at = Some(at);
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self, id: JobId, execution: ExecutionId, progress: Progress) -> Result<(), Refusal> {
+        self.step(id, &Event::Progress(execution))?;
+        if let Some(current) = self.jobs.get_mut(&id).and_then(|entry| entry.job.current_mut()) {
+            current.progress = Some(progress);
+        }
+        Ok(())
+    }
+
+    fn finished(&mut self, id: JobId, finished: Finished) -> Result<(), Refusal> {
+        let Finished { execution, outcome, started_at, finished_at, log_entries, result } = finished;
+        if let (Some(at), State::Scheduled { .. }) = (started_at, &self.entry(id)?.job.state) {
+            self.started(id, execution, at)?;
+        }
+        let outcome = match outcome {
+            Outcome::Cancelled if self.entry(id)?.job.state.cancel().is_none() => {
+                Outcome::Failed(Failure::new(FailureKind::Error, "stopped by its worker although nobody asked for it"))
+            }
+            other => other,
+        };
+        let event = match &outcome {
+            Outcome::Succeeded => Event::Succeed(execution),
+            Outcome::Failed(failure) => Event::Fail(execution, self.after(id, execution, failure)),
+            Outcome::Cancelled => Event::ConfirmCancel(execution),
+            Outcome::Released => Event::Release(execution),
+        };
+        self.end(id, &event, outcome, finished_at, log_entries)?;
+        if let Some(entry) = self.jobs.get_mut(&id) {
+            entry.result = result.map(Arc::from);
+        }
+        Ok(())
+    }
+
+    /// Ends the current execution of a job and frees its place.
+    fn end(&mut self, id: JobId, event: &Event, outcome: Outcome, at: Time, log_entries: u64) -> Result<(), Refusal> {
+        let job = &self.entry(id)?.job;
+        job.state.next(event, self.now)?;
+        let (run, needs) = (job.state.run().copied(), job.requirements);
+        if let Some(entry) = self.jobs.get_mut(&id) {
+            let lost = matches!(&outcome, Outcome::Failed(failure) if failure.kind == FailureKind::WorkerLost);
+            entry.job.losses += u32::from(lost);
+            entry.job.attempt -= u32::from(outcome == Outcome::Released).min(entry.job.attempt);
+            if let Some(current) = entry.job.current_mut() {
+                (current.finished_at, current.outcome, current.log_entries) = (Some(at), Some(outcome), log_entries);
+            }
+        }
+        self.step(id, event)?;
+        if let Some(run) = run {
+            self.executions.remove(&run.execution);
+            self.fleet.update(run.worker, |worker| worker.release(run.execution, &needs));
+        }
+        Ok(())
+    }
+
+    /// What follows this failure of a job.
+    fn after(&self, id: JobId, execution: ExecutionId, failure: &Failure) -> AfterFailure {
+        let Some(entry) = self.jobs.get(&id) else { return AfterFailure::GiveUp };
+        let (job, lost) = (&entry.job, failure.kind == FailureKind::WorkerLost);
+        let poisonous = lost && job.losses + 1 >= self.config.loss_limit;
+        if poisonous || !job.retry.allows(job.attempt, failure) {
+            return match failure.kind {
+                FailureKind::RunTimeout => AfterFailure::GiveUpTimedOut,
+                _ => AfterFailure::GiveUp,
+            };
+        }
+        let seed = self.config.seed ^ execution.0.as_u64_pair().1;
+        match job.retry.delay_after(job.attempt, seed) {
+            _ if lost => AfterFailure::RetryNow,
+            Millis::ZERO => AfterFailure::RetryNow,
+            delay => AfterFailure::RetryAt(self.now + delay),
+        }
+    }
+
+    /// Ends an execution because its worker is gone or has forgotten it.
+    fn lose(&mut self, execution: ExecutionId, why: &str) {
+        let Some(id) = self.executions.get(&execution).copied() else { return };
+        let failure = Failure::new(FailureKind::WorkerLost, why);
+        let event = Event::Fail(execution, self.after(id, execution, &failure));
+        self.conclude(id, &event, Outcome::Failed(failure));
+    }
+
+    /// Ends an execution by the server's own decision, which the state machine always allows for a bound one.
+    fn conclude(&mut self, id: JobId, event: &Event, outcome: Outcome) {
+        let ended = self.end(id, event, outcome, self.now, 0);
+        debug_assert!(ended.is_ok(), "{ended:?}");
+    }
+
+    // ---- workers ------------------------------------------------------------------------------------------------
+
+    fn register(&mut self, request: Registration) -> Result<Answer, Refusal> {
+        let token = self.tokens.get_mut(&request.token).ok_or(TokenRefused::Unknown)?;
+        token.redeem(request.worker, request.key, self.now)?;
+        let id = token.worker;
+        self.dirty_tokens.insert(request.token);
+        let record = WorkerRecord {
+            id,
+            info: request.info,
+            session: request.session,
+            incarnation: None,
+            phase: Phase::Active,
+            registered_at: self.now,
+        };
+        match self.fleet.get(id).map(|worker| worker.connection) {
+            Some(connection) => {
+                self.close(id, connection);
+                self.fleet.update(id, |worker| worker.redescribe(record.clone()));
+            }
+            None => self.fleet.add(record.clone(), self.elapsed + self.config.lease),
+        }
+        self.dirty_workers.insert(id);
+        Ok(Answer::Registered(Box::new(record)))
+    }
+
+    fn close(&mut self, worker: WorkerId, connection: Option<Connection>) {
+        if let Some(connection) = connection {
+            self.effects.push(Effect::Close { worker, connection });
+            self.fleet.update(worker, |worker| worker.connection = None);
+        }
+    }
+
+    fn connect(&mut self, id: WorkerId, connection: Connection, hello: Hello) {
+        let Some(worker) = self.fleet.get(id) else {
+            self.effects.push(Effect::Close { worker: id, connection });
+            return;
+        };
+        let (older, reborn) = (worker.connection, worker.record.incarnation != Some(hello.incarnation));
+        let held: Vec<ExecutionId> = worker.held.iter().copied().collect();
+        self.close(id, older);
+        let lease_until = self.elapsed + self.config.lease;
+        self.fleet.update(id, |worker| {
+            (worker.connection, worker.lease_until) = (Some(connection), lease_until);
+            (worker.paused, worker.lost) = (false, false);
+            worker.record.incarnation = Some(hello.incarnation);
+        });
+        if reborn {
+            self.dirty_workers.insert(id);
+        }
+        let named: HashSet<ExecutionId> = hello.held.iter().chain(&hello.ended).copied().collect();
+        let bound = |execution: &ExecutionId| Bound { execution: *execution, job: self.bound(id, *execution) };
+        let verdicts = named.iter().map(bound).collect();
+        self.effects.push(Effect::Welcome { worker: id, connection, verdicts });
+        for execution in held {
+            self.reconcile(execution, named.contains(&execution), reborn);
+        }
+        if self.fleet.get(id).is_some_and(|worker| worker.record.phase == Phase::Draining) {
+            self.effects.push(Effect::Drain { worker: id, connection });
+        }
+    }
+
+    /// Brings together what the server knows of an execution and what its worker says of it.
+    fn reconcile(&mut self, execution: ExecutionId, named: bool, reborn: bool) {
+        let Some(id) = self.executions.get(&execution).copied() else { return };
+        let Some((run, state)) = self.run_of(id).zip(self.jobs.get(&id).map(|entry| &entry.job.state)) else { return };
+        let (cancel, unstarted) = (state.cancel().is_some(), matches!(state, State::Scheduled { .. }));
+        match (named, unstarted && !reborn) {
+            (true, _) if cancel => self.stop(run, StopReason::Cancelled),
+            (true, _) => {}
+            (false, true) if cancel => self.conclude(id, &Event::ConfirmCancel(execution), Outcome::Cancelled),
+            (false, true) => self.send_run(id),
+            (false, false) => self.lose(execution, "its worker came back without it"),
+        }
+    }
+
+    fn disconnect(&mut self, worker: WorkerId, connection: Connection) {
+        self.fleet.update(worker, |worker| {
+            if worker.connection == Some(connection) {
+                worker.connection = None;
+            }
+        });
+    }
+
+    fn renew(&mut self, worker: WorkerId, at: Elapsed) {
+        let lease_until = at + self.config.lease;
+        self.fleet.update(worker, |worker| worker.lease_until = worker.lease_until.max(lease_until));
+    }
+
+    fn drain(&mut self, id: WorkerId) -> Result<Answer, Refusal> {
+        let connection = self.fleet.update(id, |worker| {
+            worker.record.phase = Phase::Draining;
+            worker.connection
+        });
+        let connection = connection.ok_or(Refusal::NoSuchWorker(id))?;
+        self.dirty_workers.insert(id);
+        if let Some(connection) = connection {
+            self.effects.push(Effect::Drain { worker: id, connection });
+        }
+        Ok(Answer::Done)
+    }
+
+    fn unregister(&mut self, id: WorkerId) -> Result<Answer, Refusal> {
+        let worker = self.fleet.get(id).ok_or(Refusal::NoSuchWorker(id))?;
+        let (held, connection) = (worker.held.iter().copied().collect::<Vec<_>>(), worker.connection);
+        for execution in held {
+            if let Some(job) = self.executions.get(&execution).copied() {
+                self.conclude(job, &Event::Release(execution), Outcome::Released);
+            }
+        }
+        self.close(id, connection);
+        if let Some(worker) = self.fleet.remove(id) {
+            self.dirty_workers.remove(&id);
+            self.gone_workers.push(WorkerRecord { phase: Phase::Terminated, ..worker.record });
+        }
+        Ok(Answer::Done)
+    }
+
+    fn expire_leases(&mut self) {
+        for id in self.fleet.expired(self.elapsed, self.config.lease_grace) {
+            let Some(worker) = self.fleet.get(id) else { continue };
+            let (held, connection) = (worker.held.iter().copied().collect::<Vec<_>>(), worker.connection);
+            self.close(id, connection);
+            self.fleet.update(id, |worker| worker.lost = true);
+            for execution in held {
+                self.lose(execution, "its worker was not heard of until its lease ran out");
+            }
+        }
+    }
+
+    fn park(&mut self, lease: Millis) {
+        self.parked_until = Some(self.now + lease);
+        let connected = self.fleet.iter().filter_map(|worker| Some((worker.record.id, worker.connection?)));
+        self.effects.extend(connected.map(|(worker, connection)| Effect::Park { worker, connection, lease }));
+    }
+
+    fn forget_old_tokens(&mut self) {
+        let now = self.now;
+        let old = self.tokens.extract_if(|_, token| now >= token.expires_at + TOKEN_MEMORY);
+        self.dirty_tokens.extend(old.map(|(hash, _)| hash));
+    }
+
+    // ---- timers and pages ---------------------------------------------------------------------------------------
+
+    fn fire_timers(&mut self) {
+        while let Some(id) = self.timers.pop_due(self.now) {
+            let Some(entry) = self.jobs.get(&id) else { continue };
+            match &entry.job.state {
+                State::Delayed { .. } => self.fire(id, &Event::Due),
+                State::Pending { .. } => self.fire(id, &Event::QueueTimeout),
+                State::Running { run, .. } => self.stop(*run, StopReason::RunTimeout),
+                _ => {}
+            }
+        }
+    }
+
+    fn fire(&mut self, id: JobId, event: &Event) {
+        let fired = self.step(id, event);
+        debug_assert!(fired.is_ok(), "{fired:?}");
+    }
+
+    fn ask_for_more(&mut self) {
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        let touched = std::mem::take(&mut self.touched);
+        for wanted in self.ready.wanted(&touched) {
+            self.read_ready(wanted);
+        }
+        if let Some(after) = self.timers.wanted() {
+            self.reads += 1;
+            self.effects.push(Effect::ReadDue { after, limit: self.config.window });
+        }
+    }
+
+    fn read_ready(&mut self, wanted: ready::Wanted) {
+        self.reads += 1;
+        let ready::Wanted { class, priority, after } = wanted;
+        self.effects.push(Effect::ReadReady { class, priority, after, limit: self.config.window });
+    }
+
+    fn take_ready(&mut self, class: ClassId, priority: Priority, limit: usize, found: Vec<Job>) {
+        let keep = self.take_page(&found);
+        self.ready.loaded(class, priority, limit, &found, &keep);
+        self.touched.push(class);
+    }
+
+    fn take_due(&mut self, limit: usize, found: Vec<Job>) {
+        let keep = self.take_page(&found);
+        self.timers.loaded(limit, &found, &keep);
+    }
+
+    /// Brings a page into memory, and returns the jobs of it of which the page still tells the truth.
+    fn take_page(&mut self, found: &[Job]) -> Vec<Job> {
+        let mut keep = Vec::with_capacity(found.len());
+        for job in found {
+            let current = match self.jobs.get(&job.id) {
+                Some(entry) => entry.job.state == job.state && entry.job.seq == job.seq,
+                None => !self.changed.contains(&job.id),
+            };
+            if current {
+                let entry = || Entry { job: job.clone(), batch: 0, spec: None, result: None };
+                self.jobs.entry(job.id).or_insert_with(entry);
+                keep.push(job.clone());
+            }
+        }
+        self.reads -= 1;
+        if self.reads == 0 {
+            self.changed.clear();
+        }
+        keep
+    }
+}

@@ -1,0 +1,268 @@
+//! The worker's stream, in both directions.
+
+use super::jobs::{count, signed, spec_from_wire, spec_to_wire};
+use crate::{logs::Chunk, v1};
+use bytes::Bytes;
+use hodei_core::{
+    id::{ExecutionId, Incarnation, JobId},
+    job::Progress,
+    protocol::{
+        Assignment, Finished, FromWorker, Hello, LogAck, LogChunk, StopReason, ToWorker, Verdict, Welcome,
+    },
+    spec::Invalid,
+    state::{Failure, FailureKind, Outcome},
+    time::{Millis, Time},
+};
+use std::sync::Arc;
+use v1::{server_event::Kind as Server, worker_event::Kind as Worker};
+
+/// Longer ones are cut: a message is for people.
+const MAX_MESSAGE: usize = 4096;
+const MAX_RESULT: usize = 1 << 20;
+
+pub fn events_to_wire(messages: Vec<FromWorker>) -> v1::WorkerMessage {
+    let events = messages.into_iter().map(|message| v1::WorkerEvent { kind: Some(to_server(message)) }).collect();
+    v1::WorkerMessage { events }
+}
+
+pub fn events_from_wire(message: v1::WorkerMessage) -> Result<Vec<FromWorker>, Invalid> {
+    message.events.into_iter().map(from_worker).collect()
+}
+
+/// What a worker sends, as it goes out.
+pub fn to_server(message: FromWorker) -> Worker {
+    match message {
+        FromWorker::Hello(hello) => Worker::Hello(v1::Hello {
+            incarnation: hello.incarnation.as_bytes().to_vec(),
+            held: hello.held.iter().map(bytes_of).collect(),
+            ended: hello.ended.iter().map(bytes_of).collect(),
+        }),
+        FromWorker::Heartbeat { sent } => Worker::Heartbeat(v1::Heartbeat { sent }),
+        FromWorker::Started { execution, at } => {
+            Worker::Started(v1::Started { execution_id: bytes_of(&execution), at_ms: at.0 })
+        }
+        FromWorker::Progress { execution, progress } => Worker::Progress(v1::ProgressReport {
+            execution_id: bytes_of(&execution),
+            basis_points: progress.basis_points.into(),
+            message: progress.message,
+        }),
+        FromWorker::Logs(chunk) => Worker::Logs(v1::LogChunk {
+            job_id: chunk.job.as_bytes().to_vec(),
+            execution_id: bytes_of(&chunk.execution),
+            first: chunk.first,
+            count: chunk.count,
+            data: Bytes::from_owner(chunk.data),
+        }),
+        FromWorker::Finished(finished) => Worker::Finished(finished_to_wire(finished)),
+    }
+}
+
+fn bytes_of(id: &ExecutionId) -> Vec<u8> {
+    id.as_bytes().to_vec()
+}
+
+fn finished_to_wire(finished: Finished) -> v1::Finished {
+    use v1::finished::Problem;
+    let problem = match finished.outcome {
+        Outcome::Succeeded => None,
+        Outcome::Failed(failure) => Some(Problem::Failed(v1::Failure {
+            kind: failure.kind.name().to_owned(),
+            message: failure.message,
+            exit_code: failure.exit_code,
+            signal: failure.signal,
+        })),
+        Outcome::Cancelled => Some(Problem::Cancelled(true)),
+        Outcome::Released => Some(Problem::Released(true)),
+    };
+    v1::Finished {
+        execution_id: bytes_of(&finished.execution),
+        started_at_ms: finished.started_at.map_or(0, |at| at.0),
+        finished_at_ms: finished.finished_at.0,
+        log_entries: finished.log_entries,
+        problem,
+        result: finished.result,
+    }
+}
+
+/// What a worker sent, as it comes in.
+pub fn from_worker(event: v1::WorkerEvent) -> Result<FromWorker, Invalid> {
+    match event.kind {
+        Some(Worker::Hello(hello)) => hello_from_wire(hello).map(FromWorker::Hello),
+        Some(Worker::Heartbeat(heartbeat)) => Ok(FromWorker::Heartbeat { sent: heartbeat.sent }),
+        Some(Worker::Started(started)) => {
+            Ok(FromWorker::Started { execution: execution(&started.execution_id)?, at: Time(started.at_ms) })
+        }
+        Some(Worker::Progress(report)) => Ok(FromWorker::Progress {
+            execution: execution(&report.execution_id)?,
+            progress: Progress {
+                basis_points: u16::try_from(report.basis_points.min(10_000)).unwrap_or(0),
+                message: cut(report.message),
+            },
+        }),
+        Some(Worker::Logs(chunk)) => chunk_from_wire(chunk).map(FromWorker::Logs),
+        Some(Worker::Finished(finished)) => finished_from_wire(finished).map(FromWorker::Finished),
+        None => Err(Invalid::new("events.kind", "is not an event that this server knows")),
+    }
+}
+
+fn hello_from_wire(hello: v1::Hello) -> Result<Hello, Invalid> {
+    let incarnation = Incarnation::from_slice(&hello.incarnation)
+        .ok_or_else(|| Invalid::new("hello.incarnation", "must be 16 bytes"))?;
+    let all = |ids: Vec<Vec<u8>>| ids.iter().map(|id| execution(id)).collect::<Result<Vec<_>, _>>();
+    Ok(Hello { incarnation, held: all(hello.held)?, ended: all(hello.ended)? })
+}
+
+fn execution(bytes: &[u8]) -> Result<ExecutionId, Invalid> {
+    ExecutionId::from_slice(bytes).ok_or_else(|| Invalid::new("execution_id", "must be 16 bytes"))
+}
+
+/// A chunk that does not decode is refused here, so that whatever is stored can be read.
+fn chunk_from_wire(chunk: v1::LogChunk) -> Result<LogChunk, Invalid> {
+    if chunk.count == 0 {
+        return Err(Invalid::new("logs.count", "a chunk must have entries"));
+    }
+    if chunk.first.checked_add(chunk.count.into()).is_none_or(|end| i64::try_from(end).is_err()) {
+        return Err(Invalid::new("logs.first", "is too large"));
+    }
+    Chunk::decode(&chunk.data, chunk.count).map_err(|bad| Invalid::new("logs.data", bad.to_string()))?;
+    Ok(LogChunk {
+        job: JobId::from_slice(&chunk.job_id).ok_or_else(|| Invalid::new("logs.job_id", "must be 16 bytes"))?,
+        execution: execution(&chunk.execution_id)?,
+        first: chunk.first,
+        count: chunk.count,
+        data: Arc::from(&chunk.data[..]),
+    })
+}
+
+fn finished_from_wire(finished: v1::Finished) -> Result<Finished, Invalid> {
+    use v1::finished::Problem;
+    let outcome = match finished.problem {
+        None => Outcome::Succeeded,
+        Some(Problem::Cancelled(_)) => Outcome::Cancelled,
+        Some(Problem::Released(_)) => Outcome::Released,
+        Some(Problem::Failed(failure)) => Outcome::Failed(Failure {
+            kind: FailureKind::parse(&failure.kind).unwrap_or(FailureKind::Error),
+            message: cut(failure.message),
+            exit_code: failure.exit_code,
+            signal: failure.signal,
+        }),
+    };
+    if finished.result.as_ref().is_some_and(|result| result.len() > MAX_RESULT) {
+        return Err(Invalid::new("finished.result", format!("must be at most {MAX_RESULT} bytes")));
+    }
+    Ok(Finished {
+        execution: execution(&finished.execution_id)?,
+        outcome,
+        started_at: (finished.started_at_ms > 0).then_some(Time(finished.started_at_ms)),
+        finished_at: Time(finished.finished_at_ms),
+        log_entries: finished.log_entries,
+        result: finished.result,
+    })
+}
+
+fn cut(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(MAX_MESSAGE));
+    text
+}
+
+/// What the server sends, as it goes out. A run of several jobs becomes as many events.
+pub fn to_worker(message: ToWorker) -> Vec<v1::ServerEvent> {
+    let kinds = match message {
+        ToWorker::Run(assignments) => assignments.iter().map(assignment_to_wire).collect(),
+        ToWorker::Welcome(welcome) => vec![Server::Welcome(welcome_to_wire(welcome))],
+        ToWorker::Stop { execution, why } => {
+            let reason = match why {
+                StopReason::Cancelled => v1::StopReason::Cancelled,
+                StopReason::RunTimeout => v1::StopReason::RunTimeout,
+                StopReason::Stale => v1::StopReason::Stale,
+            };
+            vec![Server::Stop(v1::Stop { execution_id: bytes_of(&execution), reason: reason.into() })]
+        }
+        ToWorker::Lease { sent, lease } => vec![Server::Lease(v1::Lease { sent, lease_ms: signed(lease.0) })],
+        ToWorker::Park { lease } => vec![Server::Park(v1::Park { lease_ms: signed(lease.0) })],
+        ToWorker::Acked { results, logs } => {
+            let ack = |ack: &LogAck| v1::LogAck { execution_id: bytes_of(&ack.execution), entries: ack.entries };
+            let (results, logs) = (results.iter().map(bytes_of).collect(), logs.iter().map(ack).collect());
+            vec![Server::Acked(v1::Acked { results, logs })]
+        }
+        ToWorker::Drain => vec![Server::Drain(v1::Drain {})],
+    };
+    kinds.into_iter().map(|kind| v1::ServerEvent { kind: Some(kind) }).collect()
+}
+
+fn assignment_to_wire(assignment: &Assignment) -> Server {
+    Server::Run(v1::Assignment {
+        job_id: assignment.job.as_bytes().to_vec(),
+        execution_id: bytes_of(&assignment.execution),
+        attempt: count(assignment.attempt),
+        spec: Some(spec_to_wire(&assignment.spec, true)),
+    })
+}
+
+fn welcome_to_wire(welcome: Welcome) -> v1::Welcome {
+    let verdict = |verdict: &Verdict| v1::Verdict {
+        execution_id: bytes_of(&verdict.execution),
+        keep: verdict.keep,
+        log_entries: verdict.log_entries,
+    };
+    v1::Welcome {
+        lease_ms: signed(welcome.lease.0),
+        heartbeat_ms: signed(welcome.heartbeat.0),
+        held: welcome.held.iter().map(verdict).collect(),
+    }
+}
+
+/// What the server sent, as it comes in.
+pub fn from_server(event: v1::ServerEvent) -> Result<ToWorker, Invalid> {
+    match event.kind {
+        Some(Server::Welcome(welcome)) => welcome_from_wire(welcome).map(ToWorker::Welcome),
+        Some(Server::Run(assignment)) => assignment_from_wire(assignment).map(|run| ToWorker::Run(vec![run])),
+        Some(Server::Stop(stop)) => {
+            let why = match v1::StopReason::try_from(stop.reason) {
+                Ok(v1::StopReason::RunTimeout) => StopReason::RunTimeout,
+                Ok(v1::StopReason::Stale) => StopReason::Stale,
+                _ => StopReason::Cancelled,
+            };
+            Ok(ToWorker::Stop { execution: execution(&stop.execution_id)?, why })
+        }
+        Some(Server::Lease(lease)) => Ok(ToWorker::Lease { sent: lease.sent, lease: length(lease.lease_ms) }),
+        Some(Server::Park(park)) => Ok(ToWorker::Park { lease: length(park.lease_ms) }),
+        Some(Server::Acked(acked)) => acked_from_wire(acked),
+        Some(Server::Drain(_)) => Ok(ToWorker::Drain),
+        None => Err(Invalid::new("events.kind", "is not an event that this worker knows")),
+    }
+}
+
+fn length(ms: i64) -> Millis {
+    Millis(u64::try_from(ms).unwrap_or(0))
+}
+
+fn welcome_from_wire(welcome: v1::Welcome) -> Result<Welcome, Invalid> {
+    let verdict = |verdict: &v1::Verdict| {
+        let execution = execution(&verdict.execution_id)?;
+        Ok(Verdict { execution, keep: verdict.keep, log_entries: verdict.log_entries })
+    };
+    Ok(Welcome {
+        lease: length(welcome.lease_ms),
+        heartbeat: length(welcome.heartbeat_ms.max(1)),
+        held: welcome.held.iter().map(verdict).collect::<Result<_, Invalid>>()?,
+    })
+}
+
+fn assignment_from_wire(assignment: v1::Assignment) -> Result<Assignment, Invalid> {
+    let spec = assignment.spec.ok_or_else(|| Invalid::new("run.spec", "must be set"))?;
+    Ok(Assignment {
+        job: JobId::from_slice(&assignment.job_id).ok_or_else(|| Invalid::new("run.job_id", "must be 16 bytes"))?,
+        execution: execution(&assignment.execution_id)?,
+        attempt: u32::try_from(assignment.attempt).unwrap_or(0),
+        spec: Arc::new(spec_from_wire(spec)?),
+    })
+}
+
+fn acked_from_wire(acked: v1::Acked) -> Result<ToWorker, Invalid> {
+    let log = |ack: &v1::LogAck| Ok(LogAck { execution: execution(&ack.execution_id)?, entries: ack.entries });
+    Ok(ToWorker::Acked {
+        results: acked.results.iter().map(|id| execution(id)).collect::<Result<_, _>>()?,
+        logs: acked.logs.iter().map(log).collect::<Result<_, Invalid>>()?,
+    })
+}

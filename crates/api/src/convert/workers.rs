@@ -1,0 +1,74 @@
+//! Workers as they describe themselves and as they are listed.
+
+use super::jobs::{count, signed};
+use crate::v1;
+use hodei_core::{
+    brain::WorkerView,
+    spec::Invalid,
+    worker::{Capacity, WorkerInfo, WorkerState},
+};
+
+const MAX_SLOTS: i32 = 100_000;
+const MAX_TEXT: usize = 256;
+
+pub fn info_from_wire(info: v1::WorkerInfo) -> Result<WorkerInfo, Invalid> {
+    let capacity = info.capacity.unwrap_or_default();
+    for (field, text) in [("name", &info.name), ("version", &info.version), ("hostname", &info.hostname)] {
+        if text.len() > MAX_TEXT || text.chars().any(char::is_control) {
+            let problem = format!("must be one line of at most {MAX_TEXT} bytes");
+            return Err(Invalid::new(format!("info.{field}"), problem));
+        }
+    }
+    if !(1..=MAX_SLOTS).contains(&capacity.slots) {
+        return Err(Invalid::new("info.capacity.slots", format!("must be between 1 and {MAX_SLOTS}")));
+    }
+    let positive = |field: &str, value: i64| {
+        u64::try_from(value).map_err(|_| Invalid::new(format!("info.capacity.{field}"), "must not be negative"))
+    };
+    Ok(WorkerInfo {
+        name: info.name,
+        version: info.version,
+        hostname: info.hostname,
+        capacity: Capacity {
+            slots: u32::try_from(capacity.slots).unwrap_or(0),
+            cpu_millis: positive("cpu_millis", capacity.cpu_millis)?,
+            memory_bytes: positive("memory_bytes", capacity.memory_bytes)?,
+        },
+    })
+}
+
+pub fn info_to_wire(info: &WorkerInfo) -> v1::WorkerInfo {
+    v1::WorkerInfo {
+        name: info.name.clone(),
+        version: info.version.clone(),
+        hostname: info.hostname.clone(),
+        capacity: Some(capacity_to_wire(&info.capacity)),
+    }
+}
+
+fn capacity_to_wire(capacity: &Capacity) -> v1::Capacity {
+    v1::Capacity {
+        slots: count(capacity.slots),
+        cpu_millis: signed(capacity.cpu_millis),
+        memory_bytes: signed(capacity.memory_bytes),
+    }
+}
+
+pub fn view_to_wire(view: &WorkerView) -> v1::Worker {
+    let state = match view.state {
+        WorkerState::Connecting => v1::WorkerState::Connecting,
+        WorkerState::Ready => v1::WorkerState::Ready,
+        WorkerState::Busy => v1::WorkerState::Busy,
+        WorkerState::Draining => v1::WorkerState::Draining,
+        WorkerState::Unhealthy => v1::WorkerState::Unhealthy,
+        WorkerState::Terminated => v1::WorkerState::Terminated,
+    };
+    v1::Worker {
+        id: view.record.id.to_string(),
+        info: Some(info_to_wire(&view.record.info)),
+        state: state.into(),
+        running: count(view.running),
+        registered_at_ms: view.record.registered_at.0,
+        free: Some(capacity_to_wire(&view.free)),
+    }
+}

@@ -1,0 +1,172 @@
+//! The workers as the brain sees them: who is there, what is free, whose lease runs out.
+
+use super::input::Connection;
+use crate::{
+    id::{ExecutionId, WorkerId},
+    spec::Requirements,
+    time::{Elapsed, Millis},
+    worker::{Capacity, Phase, WorkerRecord, WorkerState},
+};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashSet},
+};
+
+#[derive(Debug, Default)]
+pub(super) struct Fleet {
+    workers: BTreeMap<WorkerId, Worker>,
+    /// Workers that can take a job now, those with the most free slots first.
+    free: BTreeSet<(Reverse<u32>, WorkerId)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub record: WorkerRecord,
+    pub connection: Option<Connection>,
+    /// When its work may be given to others, the grace not counted.
+    pub lease_until: Elapsed,
+    /// It wants no more work on this connection.
+    pub paused: bool,
+    /// Its lease ran out and it has not come back since.
+    pub lost: bool,
+    pub held: HashSet<ExecutionId>,
+    free: Capacity,
+}
+
+/// A worker as people see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerView {
+    pub record: WorkerRecord,
+    pub state: WorkerState,
+    pub running: u32,
+    pub free: Capacity,
+}
+
+impl Fleet {
+    pub fn add(&mut self, record: WorkerRecord, lease_until: Elapsed) {
+        let (id, free) = (record.id, record.info.capacity);
+        let worker =
+            Worker { record, connection: None, lease_until, paused: false, lost: false, held: HashSet::new(), free };
+        self.workers.insert(id, worker);
+    }
+
+    pub fn get(&self, id: WorkerId) -> Option<&Worker> {
+        self.workers.get(&id)
+    }
+
+    /// Changes a worker and keeps the list of free ones right.
+    pub fn update<T>(&mut self, id: WorkerId, change: impl FnOnce(&mut Worker) -> T) -> Option<T> {
+        let worker = self.workers.get_mut(&id)?;
+        let before = worker.open_slots();
+        let out = change(worker);
+        let after = worker.open_slots();
+        if before != after {
+            self.free.remove(&(Reverse(before), id));
+            if after > 0 {
+                self.free.insert((Reverse(after), id));
+            }
+        }
+        Some(out)
+    }
+
+    pub fn remove(&mut self, id: WorkerId) -> Option<Worker> {
+        let worker = self.workers.remove(&id)?;
+        self.free.remove(&(Reverse(worker.open_slots()), id));
+        Some(worker)
+    }
+
+    pub fn any_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// The freest worker that has room for this.
+    pub fn pick(&self, needs: &Requirements) -> Option<WorkerId> {
+        self.free.iter().map(|(_, id)| *id).find(|id| self.workers.get(id).is_some_and(|worker| worker.fits(needs)))
+    }
+
+    /// Workers whose lease ended more than `grace` ago.
+    pub fn expired(&self, now: Elapsed, grace: Millis) -> Vec<WorkerId> {
+        let late = |worker: &&Worker| !worker.lost && now >= worker.lease_until + grace;
+        self.workers.values().filter(late).map(|worker| worker.record.id).collect()
+    }
+
+    pub fn next_expiry(&self, grace: Millis) -> Option<Elapsed> {
+        self.workers.values().filter(|worker| !worker.lost).map(|worker| worker.lease_until + grace).min()
+    }
+
+    /// Time passed in which no sign of life could have been heard.
+    pub fn extend_leases(&mut self, gap: Millis) {
+        for worker in self.workers.values_mut() {
+            worker.lease_until = worker.lease_until + gap;
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Worker> {
+        self.workers.values()
+    }
+
+    pub fn views(&self) -> Vec<WorkerView> {
+        self.workers.values().map(Worker::view).collect()
+    }
+}
+
+impl Worker {
+    /// Slots that a job can be sent to now.
+    fn open_slots(&self) -> u32 {
+        let open = self.connection.is_some() && self.record.phase == Phase::Active && !self.paused;
+        if open { self.free.slots } else { 0 }
+    }
+
+    fn fits(&self, needs: &Requirements) -> bool {
+        self.free.slots > 0 && self.free.cpu_millis >= needs.cpu_millis && self.free.memory_bytes >= needs.memory_bytes
+    }
+
+    /// Whether it could run this if it had nothing else to do.
+    pub fn could_fit(&self, needs: &Requirements) -> bool {
+        let whole = &self.record.info.capacity;
+        whole.slots > 0 && whole.cpu_millis >= needs.cpu_millis && whole.memory_bytes >= needs.memory_bytes
+    }
+
+    pub fn hold(&mut self, execution: ExecutionId, needs: &Requirements) {
+        if self.held.insert(execution) {
+            self.free.slots = self.free.slots.saturating_sub(1);
+            self.free.cpu_millis = self.free.cpu_millis.saturating_sub(needs.cpu_millis);
+            self.free.memory_bytes = self.free.memory_bytes.saturating_sub(needs.memory_bytes);
+        }
+    }
+
+    pub fn release(&mut self, execution: ExecutionId, needs: &Requirements) {
+        if self.held.remove(&execution) {
+            self.free.slots += 1;
+            self.free.cpu_millis += needs.cpu_millis;
+            self.free.memory_bytes += needs.memory_bytes;
+        }
+    }
+
+    /// Takes over what it now says of itself, with what it holds still reserved.
+    pub fn redescribe(&mut self, record: WorkerRecord) {
+        let (old, new) = (self.record.info.capacity, record.info.capacity);
+        let adjust = |free: u64, old: u64, new: u64| (free + new).saturating_sub(old);
+        self.free.slots = (self.free.slots + new.slots).saturating_sub(old.slots);
+        self.free.cpu_millis = adjust(self.free.cpu_millis, old.cpu_millis, new.cpu_millis);
+        self.free.memory_bytes = adjust(self.free.memory_bytes, old.memory_bytes, new.memory_bytes);
+        self.record = record;
+    }
+
+    pub fn state(&self) -> WorkerState {
+        match (self.record.phase, self.connection) {
+            (Phase::Terminated, _) => WorkerState::Terminated,
+            _ if self.lost => WorkerState::Unhealthy,
+            (Phase::Draining, _) => WorkerState::Draining,
+            (Phase::Active, None) => WorkerState::Connecting,
+            (Phase::Active, Some(_)) if self.paused => WorkerState::Draining,
+            (Phase::Active, Some(_)) if self.free.slots == 0 => WorkerState::Busy,
+            (Phase::Active, Some(_)) => WorkerState::Ready,
+        }
+    }
+
+    fn view(&self) -> WorkerView {
+        let running = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
+        WorkerView { record: self.record.clone(), state: self.state(), running, free: self.free }
+    }
+}

@@ -1,0 +1,115 @@
+//! How values become bytes and columns, the same in both stores.
+//!
+//! Records are MessagePack maps with named fields, so a field can be added later with a serde default.
+
+use crate::StoreError;
+use hodei_core::{
+    job::Job,
+    spec::Priority,
+    state::StateKind,
+    worker::{Phase, WorkerRecord},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// The number of a state in a database. These are in databases and in index predicates: never change one.
+pub const fn state_number(kind: StateKind) -> i16 {
+    match kind {
+        StateKind::Delayed => 0,
+        StateKind::Pending => 1,
+        StateKind::Scheduled => 2,
+        StateKind::Running => 3,
+        StateKind::Succeeded => 4,
+        StateKind::Failed => 5,
+        StateKind::TimedOut => 6,
+        StateKind::Cancelled => 7,
+    }
+}
+
+/// The number of a priority in a database, the most urgent first. Never change one.
+pub const fn priority_number(priority: Priority) -> i16 {
+    match priority {
+        Priority::Critical => 0,
+        Priority::High => 1,
+        Priority::Normal => 2,
+        Priority::Low => 3,
+    }
+}
+
+pub fn priority_of(number: i16) -> Result<Priority, StoreError> {
+    Priority::ALL
+        .into_iter()
+        .find(|priority| priority_number(*priority) == number)
+        .ok_or_else(|| StoreError::Broken(format!("no priority has the number {number}")))
+}
+
+/// The columns of a job that indexes need; the rest is in its record.
+pub struct JobColumns<'a> {
+    pub id: &'a [u8; 16],
+    pub state: i16,
+    pub queue: &'a str,
+    pub class: i64,
+    pub priority: i16,
+    pub seq: i64,
+    pub due_at: Option<i64>,
+    pub created_at: i64,
+}
+
+impl<'a> JobColumns<'a> {
+    pub fn of(job: &'a Job) -> Self {
+        Self {
+            id: job.id.as_bytes(),
+            state: state_number(job.state.kind()),
+            queue: &job.queue,
+            class: job.class().0,
+            priority: priority_number(job.priority),
+            seq: signed(job.seq),
+            due_at: due_at(job),
+            created_at: job.created_at.0,
+        }
+    }
+}
+
+/// Only jobs that wait are woken from the store; timers of running ones are kept by whoever loads them.
+fn due_at(job: &Job) -> Option<i64> {
+    match job.state.kind() {
+        StateKind::Delayed | StateKind::Pending => job.due_at().map(|time| time.0),
+        _ => None,
+    }
+}
+
+pub fn is_terminated(worker: &WorkerRecord) -> bool {
+    worker.phase == Phase::Terminated
+}
+
+/// Databases have no unsigned numbers; what does not fit stays the largest.
+pub fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// Appends the record of `value` to `buffer`, which its caller reuses.
+pub fn encode(value: &impl Serialize, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
+    rmp_serde::encode::write_named(buffer, value)
+        .map_err(|error| StoreError::Broken(format!("a record cannot be encoded: {error}")))
+}
+
+pub fn decode<T: DeserializeOwned>(record: &[u8]) -> Result<T, StoreError> {
+    rmp_serde::from_slice(record).map_err(|error| StoreError::Broken(format!("a record cannot be decoded: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// These numbers are in databases.
+    #[test]
+    fn numbers_never_change() {
+        assert_eq!(StateKind::ALL.map(state_number), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(Priority::ALL.map(priority_number), [0, 1, 2, 3]);
+        assert_eq!(priority_of(2).ok(), Some(Priority::Normal));
+        assert!(priority_of(4).is_err());
+    }
+}

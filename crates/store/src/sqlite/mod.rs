@@ -1,0 +1,189 @@
+//! The store in one file. One thread writes, a few connections read, and a third party copies the write-ahead log back
+//! into the file so that neither waits for it.
+
+mod checkpoint;
+mod read;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use crate::{Answer, Commit, Filter, Leadership, LogPosition, Store, StoreError, migration};
+use hodei_core::{
+    id::{ExecutionId, JobId},
+    job::{ClassId, Job},
+    protocol::LogChunk,
+    spec::{JobSpec, Priority},
+    time::Time,
+    token::WorkerToken,
+    worker::WorkerRecord,
+};
+use read::Readers;
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use std::{
+    fs::OpenOptions,
+    io,
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+use write::{Request, WriterThread};
+
+/// How long a connection waits for a lock that another process holds.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// More than the statements of this crate, so that each is prepared once per connection.
+const STATEMENTS: usize = 64;
+
+/// A store in a file of this machine.
+pub struct Sqlite {
+    // Readers go first, so that the writer is the last to leave and folds the log into the file.
+    readers: Arc<Readers>,
+    writer: WriterThread,
+}
+
+impl Sqlite {
+    /// Opens the database, and makes it first if there is none. It is readable by its owner only.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let path = path.as_ref().to_path_buf();
+        let writer = open_for_writing(&path).map_err(|error| cannot_open(&path, error))?;
+        Ok(Self { writer: WriterThread::start(writer, &path)?, readers: Arc::new(Readers::new(path)) })
+    }
+
+    fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Answer<'_, T> {
+        Box::pin(Readers::run(Arc::clone(&self.readers), work))
+    }
+}
+
+impl Store for Sqlite {
+    fn lead(&self) -> Answer<'_, Leadership> {
+        Box::pin(self.writer.ask(Request::Lead))
+    }
+
+    fn commit(&self, commit: Arc<Commit>) -> Answer<'_, ()> {
+        Box::pin(self.writer.ask(|answer| Request::Commit(commit, answer)))
+    }
+
+    fn active(&self) -> Answer<'_, Vec<Job>> {
+        self.read(read::active)
+    }
+
+    fn workers(&self) -> Answer<'_, Vec<WorkerRecord>> {
+        self.read(read::workers)
+    }
+
+    fn tokens(&self) -> Answer<'_, Vec<WorkerToken>> {
+        self.read(read::tokens)
+    }
+
+    fn lanes(&self) -> Answer<'_, Vec<(ClassId, Priority)>> {
+        self.read(read::lanes)
+    }
+
+    fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Answer<'_, Vec<Job>> {
+        self.read(move |connection| read::ready(connection, class, priority, after, limit))
+    }
+
+    fn due(&self, after: Option<(Time, JobId)>, limit: usize) -> Answer<'_, Vec<Job>> {
+        self.read(move |connection| read::due(connection, after, limit))
+    }
+
+    fn jobs(&self, ids: Vec<JobId>) -> Answer<'_, Vec<Job>> {
+        self.read(move |connection| read::jobs(connection, &ids))
+    }
+
+    fn specs(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, JobSpec)>> {
+        self.read(move |connection| read::specs(connection, &ids))
+    }
+
+    fn result(&self, id: JobId) -> Answer<'_, Option<Vec<u8>>> {
+        self.read(move |connection| read::result(connection, id))
+    }
+
+    fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>> {
+        self.read(move |connection| read::list(connection, &filter, before, limit))
+    }
+
+    fn logs(&self, job: JobId, from: LogPosition, bytes: usize) -> Answer<'_, Vec<LogChunk>> {
+        self.read(move |connection| read::logs(connection, job, from, bytes))
+    }
+
+    fn log_tail(&self, job: JobId, entries: u64) -> Answer<'_, Vec<LogChunk>> {
+        self.read(move |connection| read::log_tail(connection, job, entries))
+    }
+
+    fn log_entries(&self, executions: Vec<(JobId, ExecutionId)>) -> Answer<'_, Vec<(ExecutionId, u64)>> {
+        self.read(move |connection| read::log_entries(connection, &executions))
+    }
+}
+
+fn open_for_writing(path: &Path) -> Result<Connection, StoreError> {
+    make_private_file(path).map_err(|error| StoreError::Open(error.to_string()))?;
+    let mut connection = open_connection(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    connection.execute_batch(include_str!("writer.sql"))?;
+    migrate(&mut connection)?;
+    Ok(connection)
+}
+
+/// Every connection is used by one thread at a time, so SQLite need not lock.
+fn open_connection(path: &Path, access: OpenFlags) -> Result<Connection, StoreError> {
+    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(connection)
+}
+
+/// SQLite gives its log files the permissions of the main file.
+fn make_private_file(path: &Path) -> io::Result<()> {
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map(drop)
+}
+
+fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    transaction.execute_batch(
+        "CREATE TABLE IF NOT EXISTS schema_migrations (version INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT",
+    )?;
+    let applied =
+        transaction.query_one("SELECT coalesce(max(version), 0) FROM schema_migrations", (), |row| row.get(0))?;
+    for step in migration::after(applied)? {
+        transaction.execute_batch(step.sqlite)?;
+        transaction.execute("INSERT INTO schema_migrations (version, name) VALUES (?1, ?2)", (step.version, step.name))?;
+    }
+    Ok(transaction.commit()?)
+}
+
+fn cannot_open(path: &Path, error: StoreError) -> StoreError {
+    let why = match error {
+        StoreError::Unavailable(why) | StoreError::Broken(why) | StoreError::Open(why) => why,
+        StoreError::Deposed { .. } => return error,
+    };
+    StoreError::Open(format!("{}: {why}", path.display()))
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        if may_pass(&error) { Self::Unavailable(error.to_string()) } else { Self::Broken(error.to_string()) }
+    }
+}
+
+/// Whether the same call may succeed later: a disk can be freed, mounted or unlocked again.
+fn may_pass(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(
+            ErrorCode::DiskFull
+                | ErrorCode::SystemIoFailure
+                | ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::CannotOpen
+                | ErrorCode::ReadOnly
+                | ErrorCode::PermissionDenied
+                | ErrorCode::OutOfMemory
+                | ErrorCode::FileLockingProtocolFailed
+                | ErrorCode::OperationInterrupted
+                | ErrorCode::SchemaChanged
+        )
+    )
+}

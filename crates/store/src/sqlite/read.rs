@@ -1,0 +1,268 @@
+//! The reads. Each runs in one short transaction on a connection of its own, beside the writer.
+
+use super::open_connection;
+use crate::{
+    Filter, LogPosition, StoreError, newest_first,
+    record::{decode, priority_number, priority_of, signed, state_number, unsigned},
+};
+use hodei_core::{
+    id::{ExecutionId, JobId},
+    job::{ClassId, Job},
+    protocol::LogChunk,
+    spec::{JobSpec, Priority},
+    state::StateKind,
+    time::Time,
+    token::WorkerToken,
+    worker::WorkerRecord,
+};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
+use serde::de::DeserializeOwned;
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
+use tokio::sync::Semaphore;
+
+/// Reads that run at once; more wait for their turn.
+const READERS: usize = 4;
+
+/// Connections that only read, opened when they are first needed.
+pub struct Readers {
+    path: PathBuf,
+    idle: Mutex<Vec<Connection>>,
+    turns: Arc<Semaphore>,
+}
+
+impl Readers {
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, idle: Mutex::default(), turns: Arc::new(Semaphore::new(READERS)) }
+    }
+
+    pub async fn run<T: Send + 'static>(
+        readers: Arc<Self>,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let failed = |error: String| StoreError::Broken(format!("a read did not run: {error}"));
+        let turn = Arc::clone(&readers.turns).acquire_owned().await.map_err(|error| failed(error.to_string()))?;
+        let read = move || {
+            let _turn = turn;
+            readers.read(work)
+        };
+        tokio::task::spawn_blocking(read).await.map_err(|error| failed(error.to_string()))?
+    }
+
+    /// A connection on which a read failed is not used again.
+    fn read<T>(&self, work: impl FnOnce(&Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let connection = self.take()?;
+        let transaction = connection.unchecked_transaction()?;
+        let answer = work(&transaction)?;
+        transaction.finish()?;
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        Ok(answer)
+    }
+
+    fn take(&self) -> Result<Connection, StoreError> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        idle.map_or_else(|| open_connection(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY), Ok)
+    }
+}
+
+pub fn active(connection: &Connection) -> Result<Vec<Job>, StoreError> {
+    let active = StateKind::ALL.into_iter().filter(|kind| kind.is_active());
+    let mut jobs = Vec::new();
+    for kind in active {
+        let sql = "SELECT record FROM jobs INDEXED BY jobs_state WHERE state = ?1";
+        jobs.extend(records::<Job>(connection, sql, (state_number(kind),))?);
+    }
+    Ok(jobs)
+}
+
+pub fn workers(connection: &Connection) -> Result<Vec<WorkerRecord>, StoreError> {
+    records(connection, "SELECT record FROM workers INDEXED BY workers_live WHERE terminated = 0", ())
+}
+
+pub fn tokens(connection: &Connection) -> Result<Vec<WorkerToken>, StoreError> {
+    records(connection, "SELECT record FROM worker_tokens", ())
+}
+
+/// Leaps from one line to the next, so that it costs lines and not jobs.
+pub fn lanes(connection: &Connection) -> Result<Vec<(ClassId, Priority)>, StoreError> {
+    let sql = "SELECT class, priority FROM jobs INDEXED BY jobs_ready
+               WHERE state = 1 AND (class, priority) > (?1, ?2) ORDER BY class, priority LIMIT 1";
+    let mut next = connection.prepare_cached(sql)?;
+    let mut lanes = Vec::new();
+    let mut last = (i64::MIN, i16::MIN);
+    while let Some(lane) = next.query_row(last, |row| Ok((row.get(0)?, row.get(1)?))).optional()? {
+        lanes.push((ClassId(lane.0), priority_of(lane.1)?));
+        last = lane;
+    }
+    Ok(lanes)
+}
+
+pub fn ready(
+    connection: &Connection,
+    class: ClassId,
+    priority: Priority,
+    after: Option<u64>,
+    limit: usize,
+) -> Result<Vec<Job>, StoreError> {
+    let sql = "SELECT record FROM jobs INDEXED BY jobs_ready
+               WHERE state = 1 AND class = ?1 AND priority = ?2 AND seq > ?3 ORDER BY seq LIMIT ?4";
+    records(connection, sql, (class.0, priority_number(priority), after.map_or(-1, signed), signed(limit as u64)))
+}
+
+pub fn due(connection: &Connection, after: Option<(Time, JobId)>, limit: usize) -> Result<Vec<Job>, StoreError> {
+    let sql = "SELECT record FROM jobs INDEXED BY jobs_due
+               WHERE due_at IS NOT NULL AND (due_at, id) > (?1, ?2) ORDER BY due_at, id LIMIT ?3";
+    let (time, id) = after.unwrap_or((Time(i64::MIN), JobId::NIL));
+    records(connection, sql, (time.0, id.as_bytes(), signed(limit as u64)))
+}
+
+pub fn jobs(connection: &Connection, ids: &[JobId]) -> Result<Vec<Job>, StoreError> {
+    let mut statement = connection.prepare_cached("SELECT record FROM jobs WHERE id = ?1")?;
+    let mut jobs = Vec::with_capacity(ids.len());
+    for id in ids {
+        let mut rows = statement.query((id.as_bytes(),))?;
+        if let Some(row) = rows.next()? {
+            jobs.push(decode(blob(row, 0)?)?);
+        }
+    }
+    Ok(jobs)
+}
+
+pub fn specs(connection: &Connection, ids: &[JobId]) -> Result<Vec<(JobId, JobSpec)>, StoreError> {
+    let mut statement = connection.prepare_cached("SELECT spec FROM job_specs WHERE id = ?1")?;
+    let mut specs = Vec::with_capacity(ids.len());
+    for id in ids {
+        let mut rows = statement.query((id.as_bytes(),))?;
+        if let Some(row) = rows.next()? {
+            specs.push((*id, decode(blob(row, 0)?)?));
+        }
+    }
+    Ok(specs)
+}
+
+pub fn result(connection: &Connection, id: JobId) -> Result<Option<Vec<u8>>, StoreError> {
+    let mut statement = connection.prepare_cached("SELECT result FROM job_results WHERE id = ?1")?;
+    Ok(statement.query_row((id.as_bytes(),), |row| row.get(0)).optional()?)
+}
+
+pub fn list(
+    connection: &Connection,
+    filter: &Filter,
+    before: Option<JobId>,
+    limit: usize,
+) -> Result<Vec<Job>, StoreError> {
+    let any_state = "SELECT id, record FROM jobs
+                     WHERE id < ?2 AND (?3 IS NULL OR queue = ?3) ORDER BY id DESC LIMIT ?4";
+    let one_state = "SELECT id, record FROM jobs INDEXED BY jobs_state
+                     WHERE state = ?1 AND id < ?2 AND (?3 IS NULL OR queue = ?3) ORDER BY id DESC LIMIT ?4";
+    let mut found = Vec::new();
+    for state in filter.walks() {
+        let sql = if state.is_some() { one_state } else { any_state };
+        let before = before.map_or([u8::MAX; 16], |id| *id.as_bytes());
+        let mut statement = connection.prepare_cached(sql)?;
+        let mut rows =
+            statement.query(params![state.map(state_number), before, filter.queue, signed(limit as u64)])?;
+        while let Some(row) = rows.next()? {
+            found.push((JobId(uuid(row, 0)?), blob(row, 1)?.to_vec()));
+        }
+    }
+    newest_first(found, limit)
+}
+
+pub fn logs(
+    connection: &Connection,
+    job: JobId,
+    from: LogPosition,
+    bytes: usize,
+) -> Result<Vec<LogChunk>, StoreError> {
+    let sql = "SELECT execution_id, first, count, data FROM log_chunks
+               WHERE job_id = ?1 AND (execution_id, first) >= (?2, ?3) ORDER BY execution_id, first";
+    let start = (job.as_bytes(), from.execution.as_bytes(), chunk_at(connection, job, from)?);
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(start)?;
+    let mut chunks: Vec<LogChunk> = Vec::new();
+    let mut read = 0;
+    while let Some(row) = rows.next()? {
+        let chunk = log_chunk(job, row)?;
+        if from.is_after(&chunk) {
+            continue;
+        }
+        read += chunk.data.len();
+        chunks.push(chunk);
+        if read >= bytes {
+            break;
+        }
+    }
+    Ok(chunks)
+}
+
+/// The number that the chunk which may contain this position begins with.
+fn chunk_at(connection: &Connection, job: JobId, from: LogPosition) -> Result<i64, StoreError> {
+    let sql = "SELECT max(first) FROM log_chunks WHERE job_id = ?1 AND execution_id = ?2 AND first <= ?3";
+    let key = (job.as_bytes(), from.execution.as_bytes(), signed(from.entry));
+    let first: Option<i64> = connection.prepare_cached(sql)?.query_row(key, |row| row.get(0))?;
+    Ok(first.unwrap_or(signed(from.entry)))
+}
+
+pub fn log_tail(connection: &Connection, job: JobId, entries: u64) -> Result<Vec<LogChunk>, StoreError> {
+    let sql = "SELECT execution_id, first, count, data FROM log_chunks
+               WHERE job_id = ?1 ORDER BY execution_id DESC, first DESC";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query((job.as_bytes(),))?;
+    let mut chunks: Vec<LogChunk> = Vec::new();
+    let mut held = 0;
+    while held < entries
+        && let Some(row) = rows.next()?
+    {
+        let chunk = log_chunk(job, row)?;
+        held += u64::from(chunk.count);
+        chunks.push(chunk);
+    }
+    chunks.reverse();
+    Ok(chunks)
+}
+
+pub fn log_entries(
+    connection: &Connection,
+    executions: &[(JobId, ExecutionId)],
+) -> Result<Vec<(ExecutionId, u64)>, StoreError> {
+    let sql = "SELECT first + count FROM log_chunks
+               WHERE job_id = ?1 AND execution_id = ?2 ORDER BY first DESC LIMIT 1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut counts = Vec::new();
+    for (job, execution) in executions {
+        let end = statement.query_row((job.as_bytes(), execution.as_bytes()), |row| row.get(0)).optional()?;
+        counts.extend(end.map(|end| (*execution, unsigned(end))));
+    }
+    Ok(counts)
+}
+
+fn records<T: DeserializeOwned>(connection: &Connection, sql: &str, key: impl Params) -> Result<Vec<T>, StoreError> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(key)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        found.push(decode(blob(row, 0)?)?);
+    }
+    Ok(found)
+}
+
+fn log_chunk(job: JobId, row: &Row) -> Result<LogChunk, StoreError> {
+    Ok(LogChunk {
+        job,
+        execution: ExecutionId(uuid(row, 0)?),
+        first: unsigned(row.get(1)?),
+        count: row.get(2)?,
+        data: blob(row, 3)?.into(),
+    })
+}
+
+fn blob<'a>(row: &'a Row, column: usize) -> Result<&'a [u8], StoreError> {
+    row.get_ref(column)?.as_blob().map_err(|error| StoreError::Broken(format!("column {column}: {error}")))
+}
+
+fn uuid(row: &Row, column: usize) -> Result<uuid::Uuid, StoreError> {
+    uuid::Uuid::from_slice(blob(row, column)?).map_err(|error| StoreError::Broken(format!("column {column}: {error}")))
+}

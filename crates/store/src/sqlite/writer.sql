@@ -1,0 +1,12 @@
+-- The connection that writes. The page size holds for new files only: rows of some hundred bytes that come and change
+-- in order fill larger pages well.
+PRAGMA page_size = 8192;
+PRAGMA journal_mode = WAL;
+-- A commit is answered when it is on disk, not before.
+PRAGMA synchronous = FULL;
+-- Checkpoints are made beside the commits, see checkpoint.rs.
+PRAGMA wal_autocheckpoint = 0;
+PRAGMA journal_size_limit = 67108864;
+-- In KiB. Nothing is mapped into memory: an I/O error there would kill the process instead of failing the call.
+PRAGMA cache_size = -65536;
+PRAGMA temp_store = MEMORY;

@@ -1,0 +1,69 @@
+//! Looking for processes in `/proc`: the way on a host without cgroups.
+
+use rustix::process::Pid;
+use std::{collections::HashSet, fs};
+
+/// A living process as its `stat` file shows it.
+#[derive(Debug)]
+struct Process {
+    pid: i32,
+    parent: i32,
+    group: i32,
+}
+
+/// All living processes that are in the process group `group`, or whose environment holds `marker`, and all that
+/// descend from one of these.
+pub(super) fn family(group: Option<Pid>, marker: &str) -> Vec<Pid> {
+    let group = group.map(|pid| pid.as_raw_nonzero().get());
+    let all = processes();
+    let mut found: HashSet<i32> = all
+        .iter()
+        .filter(|process| Some(process.group) == group || environment_holds(process.pid, marker))
+        .map(|process| process.pid)
+        .collect();
+    loop {
+        let before = found.len();
+        found.extend(all.iter().filter(|process| found.contains(&process.parent)).map(|p| p.pid).collect::<Vec<_>>());
+        if found.len() == before {
+            break;
+        }
+    }
+    found.remove(&rustix::process::getpid().as_raw_nonzero().get());
+    found.into_iter().filter_map(Pid::from_raw).collect()
+}
+
+fn processes() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| parse_stat(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?))
+        .collect()
+}
+
+/// `None` for what is dead and waits to be reaped, too.
+fn parse_stat(pid: i32, stat: &str) -> Option<Process> {
+    // The name, in brackets, may hold anything; what follows its last bracket is plain.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    Some(Process { pid, parent: fields.next()?.parse().ok()?, group: fields.next()?.parse().ok()? })
+}
+
+fn environment_holds(pid: i32, marker: &str) -> bool {
+    fs::read(format!("/proc/{pid}/environ"))
+        .is_ok_and(|environment| environment.split(|byte| *byte == 0).any(|pair| pair.starts_with(marker.as_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_does_not_confuse() {
+        let process = parse_stat(7, "7 (a) b) (c) S 3 5 5 0").expect("alive");
+        assert_eq!((process.parent, process.group), (3, 5));
+        assert!(parse_stat(7, "7 (gone) Z 3 5 5 0").is_none());
+    }
+}

@@ -1,0 +1,93 @@
+//! `cargo xtask test`: everything that has to hold before a change goes in, cheapest first.
+
+use std::{
+    env,
+    os::unix::process::ExitStatusExt,
+    path::Path,
+    process::{Command, ExitStatus},
+    time::Instant,
+};
+
+use anyhow::{Context, Result};
+
+use crate::{services, tidy};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Skip rustfmt, clippy and tidy
+    #[arg(long)]
+    no_lint: bool,
+    /// Run only the tests whose name contains one of these; after `--`, options for the test programs too
+    filter: Vec<String>,
+}
+
+/// A program that was run as a step and did not succeed.
+#[derive(Debug, thiserror::Error)]
+#[error("`{command}` failed with exit code {code}")]
+pub struct CommandFailed {
+    command: String,
+    pub code: u8,
+}
+
+pub fn run(root: &Path, args: &Args) -> Result<()> {
+    if !args.no_lint {
+        step("rustfmt", || cargo(root, &["fmt", "--all", "--check"], &[]))?;
+        step("clippy", || cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]))?;
+        step("tidy", || tidy::run(root))?;
+    }
+    let services = step("services", || services::start(root))?;
+    step("tests", || {
+        let mut arguments = vec!["test", "--workspace", "--"];
+        arguments.extend(args.filter.iter().map(String::as_str));
+        cargo(root, &arguments, services.env())
+    })
+}
+
+/// Runs one step under a heading and says how long it took.
+fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    eprintln!("==> {name}");
+    let started = Instant::now();
+    let outcome = work();
+    let verdict = if outcome.is_ok() { "passed" } else { "FAILED" };
+    eprintln!("==> {name} {verdict} in {:.1} s\n", started.elapsed().as_secs_f64());
+    outcome
+}
+
+fn cargo(root: &Path, arguments: &[&str], env: &[(&str, String)]) -> Result<()> {
+    // Cargo names itself to what it runs, so the same toolchain is used throughout.
+    let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(program)
+        .args(arguments)
+        .envs(env.iter().map(|(name, value)| (name, value)))
+        .current_dir(root)
+        .status()
+        .context("cannot run cargo")?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(CommandFailed { command: format!("cargo {}", arguments.join(" ")), code: exit_code(status) }.into())
+}
+
+/// The shell's convention: a program ended by signal N has the exit code 128 + N.
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_follow_the_shell() {
+        assert_eq!(exit_code(ExitStatus::from_raw(101 << 8)), 101);
+        assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
+    }
+
+    #[test]
+    fn a_failed_command_keeps_its_code_through_context() {
+        let failed = CommandFailed { command: "cargo test".into(), code: 101 };
+        let error = anyhow::Error::from(failed).context("while testing");
+        assert_eq!(error.downcast_ref::<CommandFailed>().map(|failed| failed.code), Some(101));
+    }
+}
