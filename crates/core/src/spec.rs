@@ -230,7 +230,8 @@ impl JobSpec {
         Ok(())
     }
 
-    fn payload_bytes(&self) -> usize {
+    /// What counts against [`Limits::payload_bytes`].
+    pub fn payload_bytes(&self) -> usize {
         self.work.bytes() + self.stdin.len() + self.variables_bytes()
     }
 

@@ -1,1 +1,19 @@
+//! The server: one loop around the brain, and the doors to it.
+//!
+//! [`engine`] is the loop. [`grpc`] and [`http`] are the doors; they change nothing themselves, they hand commands to the
+//! engine and read from the store. [`listen`] decides who may knock.
 
+mod clock;
+mod dispatch;
+mod engine;
+mod grpc;
+mod http;
+pub mod listen;
+mod logs;
+mod options;
+mod secrets;
+mod server;
+mod watch;
+
+pub use options::Options;
+pub use server::{Server, ServerError};

@@ -1,1 +1,2 @@
-
+pub mod executor;
+pub mod guardian;

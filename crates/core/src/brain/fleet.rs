@@ -9,7 +9,7 @@ use crate::{
 };
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet},
 };
 
 #[derive(Debug, Default)]
@@ -23,14 +23,19 @@ pub(super) struct Fleet {
 pub(super) struct Worker {
     pub record: WorkerRecord,
     pub connection: Option<Connection>,
+    /// The latest connection heard of. Word of an older one is out of date, whenever it comes.
+    pub latest: Option<Connection>,
     /// When its work may be given to others, the grace not counted.
     pub lease_until: Elapsed,
+    /// The lease that a leader before us gave when it left. It holds until the worker has heard of ours.
+    pub parked_until: Elapsed,
     /// It wants no more work on this connection.
     pub paused: bool,
     /// Its lease ran out and it has not come back since.
     pub lost: bool,
-    pub held: HashSet<ExecutionId>,
-    free: Capacity,
+    pub held: BTreeSet<ExecutionId>,
+    /// What those it holds have reserved; more than it has, when it came back smaller.
+    used: Capacity,
 }
 
 /// A worker as people see it.
@@ -44,10 +49,18 @@ pub struct WorkerView {
 
 impl Fleet {
     pub fn add(&mut self, record: WorkerRecord, lease_until: Elapsed) {
-        let (id, free) = (record.id, record.info.capacity);
-        let worker =
-            Worker { record, connection: None, lease_until, paused: false, lost: false, held: HashSet::new(), free };
-        self.workers.insert(id, worker);
+        let worker = Worker {
+            connection: None,
+            latest: None,
+            lease_until,
+            parked_until: Elapsed::default(),
+            paused: false,
+            lost: false,
+            held: BTreeSet::new(),
+            used: Capacity::default(),
+            record,
+        };
+        self.workers.insert(worker.record.id, worker);
     }
 
     pub fn get(&self, id: WorkerId) -> Option<&Worker> {
@@ -86,12 +99,12 @@ impl Fleet {
 
     /// Workers whose lease ended more than `grace` ago.
     pub fn expired(&self, now: Elapsed, grace: Millis) -> Vec<WorkerId> {
-        let late = |worker: &&Worker| !worker.lost && now >= worker.lease_until + grace;
+        let late = |worker: &&Worker| !worker.lost && now >= worker.expiry() + grace;
         self.workers.values().filter(late).map(|worker| worker.record.id).collect()
     }
 
     pub fn next_expiry(&self, grace: Millis) -> Option<Elapsed> {
-        self.workers.values().filter(|worker| !worker.lost).map(|worker| worker.lease_until + grace).min()
+        self.workers.values().filter(|worker| !worker.lost).map(|worker| worker.expiry() + grace).min()
     }
 
     /// Time passed in which no sign of life could have been heard.
@@ -114,11 +127,25 @@ impl Worker {
     /// Slots that a job can be sent to now.
     fn open_slots(&self) -> u32 {
         let open = self.connection.is_some() && self.record.phase == Phase::Active && !self.paused;
-        if open { self.free.slots } else { 0 }
+        if open { self.free().slots } else { 0 }
+    }
+
+    fn expiry(&self) -> Elapsed {
+        self.lease_until.max(self.parked_until)
+    }
+
+    fn free(&self) -> Capacity {
+        let (whole, used) = (&self.record.info.capacity, &self.used);
+        Capacity {
+            slots: whole.slots.saturating_sub(used.slots),
+            cpu_millis: whole.cpu_millis.saturating_sub(used.cpu_millis),
+            memory_bytes: whole.memory_bytes.saturating_sub(used.memory_bytes),
+        }
     }
 
     fn fits(&self, needs: &Requirements) -> bool {
-        self.free.slots > 0 && self.free.cpu_millis >= needs.cpu_millis && self.free.memory_bytes >= needs.memory_bytes
+        let free = self.free();
+        free.slots > 0 && free.cpu_millis >= needs.cpu_millis && free.memory_bytes >= needs.memory_bytes
     }
 
     /// Whether it could run this if it had nothing else to do.
@@ -129,27 +156,22 @@ impl Worker {
 
     pub fn hold(&mut self, execution: ExecutionId, needs: &Requirements) {
         if self.held.insert(execution) {
-            self.free.slots = self.free.slots.saturating_sub(1);
-            self.free.cpu_millis = self.free.cpu_millis.saturating_sub(needs.cpu_millis);
-            self.free.memory_bytes = self.free.memory_bytes.saturating_sub(needs.memory_bytes);
+            self.used.slots += 1;
+            self.used.cpu_millis += needs.cpu_millis;
+            self.used.memory_bytes += needs.memory_bytes;
         }
     }
 
     pub fn release(&mut self, execution: ExecutionId, needs: &Requirements) {
         if self.held.remove(&execution) {
-            self.free.slots += 1;
-            self.free.cpu_millis += needs.cpu_millis;
-            self.free.memory_bytes += needs.memory_bytes;
+            self.used.slots -= 1;
+            self.used.cpu_millis -= needs.cpu_millis;
+            self.used.memory_bytes -= needs.memory_bytes;
         }
     }
 
     /// Takes over what it now says of itself, with what it holds still reserved.
     pub fn redescribe(&mut self, record: WorkerRecord) {
-        let (old, new) = (self.record.info.capacity, record.info.capacity);
-        let adjust = |free: u64, old: u64, new: u64| (free + new).saturating_sub(old);
-        self.free.slots = (self.free.slots + new.slots).saturating_sub(old.slots);
-        self.free.cpu_millis = adjust(self.free.cpu_millis, old.cpu_millis, new.cpu_millis);
-        self.free.memory_bytes = adjust(self.free.memory_bytes, old.memory_bytes, new.memory_bytes);
         self.record = record;
     }
 
@@ -160,13 +182,13 @@ impl Worker {
             (Phase::Draining, _) => WorkerState::Draining,
             (Phase::Active, None) => WorkerState::Connecting,
             (Phase::Active, Some(_)) if self.paused => WorkerState::Draining,
-            (Phase::Active, Some(_)) if self.free.slots == 0 => WorkerState::Busy,
+            (Phase::Active, Some(_)) if self.free().slots == 0 => WorkerState::Busy,
             (Phase::Active, Some(_)) => WorkerState::Ready,
         }
     }
 
     fn view(&self) -> WorkerView {
         let running = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
-        WorkerView { record: self.record.clone(), state: self.state(), running, free: self.free }
+        WorkerView { record: self.record.clone(), state: self.state(), running, free: self.free() }
     }
 }

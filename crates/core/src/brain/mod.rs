@@ -7,6 +7,7 @@
 mod batch;
 mod fleet;
 mod input;
+mod pages;
 mod ready;
 mod timers;
 
@@ -28,9 +29,10 @@ use crate::{
     worker::{Phase, WorkerRecord},
 };
 use fleet::Fleet;
+use pages::Reads;
 use ready::Ready;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 use timers::Timers;
@@ -68,8 +70,15 @@ impl Default for Config {
 const TOKEN_MEMORY: Millis = Millis::seconds(3600);
 /// A pause between two turns that is longer than this was a pause of the server itself: nobody could renew a lease.
 const STALL: Millis = Millis::seconds(2);
+/// So the brain asks to be woken more often than that while there are leases to watch.
+const LEASE_WATCH: Millis = Millis::seconds(1);
 /// Places in line per millisecond: they follow the clock, so they go on rising after a restart.
 const SEQ_PER_MS: u64 = 4096;
+
+/// No leader that committed up to this time gave away a later place in line.
+fn last_seq_of(time: Time) -> u64 {
+    u64::try_from(time.0 + 1).unwrap_or(0) * SEQ_PER_MS
+}
 
 #[derive(Debug)]
 pub struct Brain {
@@ -89,16 +98,13 @@ pub struct Brain {
     tokens: HashMap<Hash, WorkerToken>,
 
     dirty_jobs: Vec<JobId>,
-    dirty_workers: HashSet<WorkerId>,
+    dirty_workers: BTreeSet<WorkerId>,
     gone_workers: Vec<WorkerRecord>,
-    dirty_tokens: HashSet<Hash>,
+    dirty_tokens: BTreeSet<Hash>,
     parked_until: Option<Time>,
     /// Classes whose lines changed in this turn.
     touched: Vec<ClassId>,
-    /// Reads under way, and the jobs that changed since the first of them was asked for: what those reads say of them
-    /// is old.
-    reads: usize,
-    changed: HashSet<JobId>,
+    reads: Reads,
     /// Jobs that lost their place in memory.
     leaving: Vec<JobId>,
     effects: Vec<Effect>,
@@ -111,6 +117,13 @@ struct Entry {
     batch: u64,
     spec: Option<Arc<crate::spec::JobSpec>>,
     result: Option<Arc<[u8]>>,
+}
+
+impl Entry {
+    /// A job as the store has it.
+    fn stored(job: Job) -> Self {
+        Self { job, batch: 0, spec: None, result: None }
+    }
 }
 
 /// What a new leader reads before it starts.
@@ -135,7 +148,7 @@ impl Brain {
             epoch: loaded.epoch,
             now: loaded.last.max(now.wall),
             elapsed: now.elapsed,
-            seq: 0,
+            seq: last_seq_of(loaded.last),
             executions_made: 0,
             batch: 1,
             jobs: HashMap::new(),
@@ -143,21 +156,21 @@ impl Brain {
             fleet: Fleet::default(),
             tokens: loaded.tokens.into_iter().map(|token| (token.hash, token)).collect(),
             dirty_jobs: Vec::new(),
-            dirty_workers: HashSet::new(),
+            dirty_workers: BTreeSet::new(),
             gone_workers: Vec::new(),
-            dirty_tokens: HashSet::new(),
+            dirty_tokens: BTreeSet::new(),
             parked_until: None,
             touched: Vec::new(),
-            reads: 0,
-            changed: HashSet::new(),
+            reads: Reads::default(),
             leaving: Vec::new(),
             effects: Vec::new(),
         };
         // Nobody knows when the last signs of life came, so every lease begins anew.
         let parked = loaded.parked_until.map_or(Millis::ZERO, |until| until - now.wall);
-        let lease_until = now.elapsed + brain.config.lease.max(parked);
         for record in loaded.workers {
-            brain.fleet.add(record, lease_until);
+            let id = record.id;
+            brain.fleet.add(record, now.elapsed + brain.config.lease);
+            brain.fleet.update(id, |worker| worker.parked_until = now.elapsed + parked);
         }
         for job in loaded.active {
             brain.take_back(job);
@@ -178,7 +191,7 @@ impl Brain {
         if let Some(at) = job.due_at() {
             self.timers.pin(at, job.id);
         }
-        self.jobs.insert(job.id, Entry { job, batch: 0, spec: None, result: None });
+        self.jobs.insert(job.id, Entry::stored(job));
     }
 
     // ---- reading ------------------------------------------------------------------------------------------------
@@ -203,14 +216,14 @@ impl Brain {
         self.fleet.views()
     }
 
-    /// The worker whose session has this hash.
-    pub fn worker_by_session(&self, worker: WorkerId, session: Hash) -> bool {
-        self.fleet.get(worker).is_some_and(|worker| worker.record.session == session)
+    /// The worker that a token can register.
+    pub fn token_worker(&self, token: Hash) -> Option<WorkerId> {
+        self.tokens.get(&token).map(|token| token.worker)
     }
 
-    /// Whether any job in memory is not finished. Jobs that are not in memory wait behind some that are.
+    /// Whether any job is not finished. Jobs that are not in memory wait behind some that are, or are being read.
     pub fn has_work(&self) -> bool {
-        self.jobs.values().any(|entry| !entry.job.state.kind().is_finished())
+        !self.reads.none_open() || self.jobs.values().any(|entry| !entry.job.state.kind().is_finished())
     }
 
     /// Why a job is not running, in words.
@@ -235,7 +248,8 @@ impl Brain {
 
     /// When the brain must be woken although nothing reaches it.
     pub fn next_wake(&self) -> (Option<Time>, Option<Elapsed>) {
-        (self.timers.next(), self.fleet.next_expiry(self.config.lease_grace))
+        let expiry = self.fleet.next_expiry(self.config.lease_grace);
+        (self.timers.next(), expiry.map(|at| at.min(self.elapsed + LEASE_WATCH)))
     }
 
     // ---- the turn -----------------------------------------------------------------------------------------------
@@ -293,8 +307,8 @@ impl Brain {
                 let answer = self.unregister(worker);
                 self.answer(caller, answer);
             }
-            Input::Ready { class, priority, limit, jobs } => self.take_ready(class, priority, limit, jobs),
-            Input::Due { limit, jobs } => self.take_due(limit, jobs),
+            Input::Ready { class, priority, limit, jobs } => self.take_ready(class, priority, limit, &jobs),
+            Input::Due { limit, jobs } => self.take_due(limit, &jobs),
             Input::Park { lease } => self.park(lease),
         }
     }
@@ -333,16 +347,19 @@ impl Brain {
     }
 
     fn take_batch(&mut self) -> Batch {
-        let mut batch = Batch { number: self.batch, now: self.now, ..Batch::default() };
+        // A burst takes places in line ahead of the clock; the stored time must not lag behind them.
+        let now = self.now.max(Time((self.seq / SEQ_PER_MS) as i64));
+        let mut batch = Batch { number: self.batch, now, ..Batch::default() };
         for id in self.dirty_jobs.drain(..) {
             if let Some(entry) = self.jobs.get_mut(&id) {
                 let (spec, result) = (entry.spec.take(), entry.result.take());
                 batch.jobs.push(JobWrite { job: entry.job.clone(), spec, result });
             }
         }
-        let workers = self.dirty_workers.drain().filter_map(|id| self.fleet.get(id)).map(|worker| worker.record.clone());
+        let changed = std::mem::take(&mut self.dirty_workers);
+        let workers = changed.iter().filter_map(|id| self.fleet.get(*id)).map(|worker| worker.record.clone());
         batch.workers = workers.chain(self.gone_workers.drain(..)).collect();
-        for hash in self.dirty_tokens.drain() {
+        for hash in std::mem::take(&mut self.dirty_tokens) {
             match self.tokens.get(&hash) {
                 Some(token) => batch.tokens.push(token.clone()),
                 None => batch.dropped_tokens.push(hash),
@@ -368,7 +385,7 @@ impl Brain {
                 new.insert(class);
             }
         }
-        if self.ready.classes() + new.len() > limit {
+        if !new.is_empty() && self.ready.classes() + new.len() > limit {
             return Err(Refusal::TooManyClasses(limit));
         }
         for NewJob { id, spec } in jobs {
@@ -470,15 +487,13 @@ impl Brain {
             entry.batch = self.batch;
             self.dirty_jobs.push(id);
         }
-        if self.reads > 0 {
-            self.changed.insert(id);
-        }
+        self.reads.note_change(id, self.batch);
     }
 
     /// A row that a command names comes into memory until that command is durable.
     fn admit(&mut self, fact: &Job) {
         self.leaving.push(fact.id);
-        self.jobs.entry(fact.id).or_insert_with(|| Entry { job: fact.clone(), batch: 0, spec: None, result: None });
+        self.jobs.entry(fact.id).or_insert_with(|| Entry::stored(fact.clone()));
     }
 
     fn next_seq(&mut self) -> u64 {
@@ -499,19 +514,18 @@ impl Brain {
             let Some(id) = head.job else { break };
             let needs = self.jobs.get(&id).map(|entry| entry.job.requirements).unwrap_or_default();
             match self.fleet.pick(&needs) {
-                Some(worker) => self.assign(id, worker),
-                None => passed = Some(head),
+                Some(worker) if self.assign(id, worker) => {}
+                _ => passed = Some(head),
             }
         }
     }
 
-    fn assign(&mut self, id: JobId, worker: WorkerId) {
+    fn assign(&mut self, id: JobId, worker: WorkerId) -> bool {
         self.executions_made += 1;
         let execution = ExecutionId::new(self.now.0, self.epoch, self.executions_made);
-        if self.step(id, &Event::Assign(Run { execution, worker })).is_err() {
-            return;
-        }
-        let Some(entry) = self.jobs.get_mut(&id) else { return };
+        let bound = self.step(id, &Event::Assign(Run { execution, worker }));
+        debug_assert!(bound.is_ok(), "{bound:?}");
+        let Some(entry) = self.jobs.get_mut(&id).filter(|_| bound.is_ok()) else { return false };
         entry.job.attempt += 1;
         let (attempt, needs) = (entry.job.attempt, entry.job.requirements);
         entry.job.begin(Execution {
@@ -528,6 +542,7 @@ impl Brain {
         self.executions.insert(execution, id);
         self.fleet.update(worker, |worker| worker.hold(execution, &needs));
         self.send_run(id);
+        true
     }
 
     /// Tells the worker of a scheduled job about it; one that is away hears of it when it connects.
@@ -589,6 +604,8 @@ impl Brain {
 
     fn finished(&mut self, id: JobId, finished: Finished) -> Result<(), Refusal> {
         let Finished { execution, outcome, started_at, finished_at, log_entries, result } = finished;
+        // What succeeded must have started, whether or not its worker says when.
+        let started_at = started_at.or((outcome == Outcome::Succeeded).then_some(finished_at));
         if let (Some(at), State::Scheduled { .. }) = (started_at, &self.entry(id)?.job.state) {
             self.started(id, execution, at)?;
         }
@@ -699,7 +716,8 @@ impl Brain {
     }
 
     fn connect(&mut self, id: WorkerId, connection: Connection, hello: Hello) {
-        let Some(worker) = self.fleet.get(id) else {
+        let in_order = |worker: &&fleet::Worker| worker.latest < Some(connection);
+        let Some(worker) = self.fleet.get(id).filter(in_order) else {
             self.effects.push(Effect::Close { worker: id, connection });
             return;
         };
@@ -708,14 +726,15 @@ impl Brain {
         self.close(id, older);
         let lease_until = self.elapsed + self.config.lease;
         self.fleet.update(id, |worker| {
-            (worker.connection, worker.lease_until) = (Some(connection), lease_until);
+            (worker.connection, worker.latest) = (Some(connection), Some(connection));
+            worker.lease_until = worker.lease_until.max(lease_until);
             (worker.paused, worker.lost) = (false, false);
             worker.record.incarnation = Some(hello.incarnation);
         });
         if reborn {
             self.dirty_workers.insert(id);
         }
-        let named: HashSet<ExecutionId> = hello.held.iter().chain(&hello.ended).copied().collect();
+        let named: BTreeSet<ExecutionId> = hello.held.iter().chain(&hello.ended).copied().collect();
         let bound = |execution: &ExecutionId| Bound { execution: *execution, job: self.bound(id, *execution) };
         let verdicts = named.iter().map(bound).collect();
         self.effects.push(Effect::Welcome { worker: id, connection, verdicts });
@@ -732,8 +751,10 @@ impl Brain {
         let Some(id) = self.executions.get(&execution).copied() else { return };
         let Some((run, state)) = self.run_of(id).zip(self.jobs.get(&id).map(|entry| &entry.job.state)) else { return };
         let (cancel, unstarted) = (state.cancel().is_some(), matches!(state, State::Scheduled { .. }));
+        let overdue = self.jobs.get(&id).and_then(|entry| entry.job.due_at()).is_some_and(|at| at <= self.now);
         match (named, unstarted && !reborn) {
             (true, _) if cancel => self.stop(run, StopReason::Cancelled),
+            (true, _) if overdue => self.stop(run, StopReason::RunTimeout),
             (true, _) => {}
             (false, true) if cancel => self.conclude(id, &Event::ConfirmCancel(execution), Outcome::Cancelled),
             (false, true) => self.send_run(id),
@@ -743,6 +764,7 @@ impl Brain {
 
     fn disconnect(&mut self, worker: WorkerId, connection: Connection) {
         self.fleet.update(worker, |worker| {
+            worker.latest = worker.latest.max(Some(connection));
             if worker.connection == Some(connection) {
                 worker.connection = None;
             }
@@ -751,7 +773,10 @@ impl Brain {
 
     fn renew(&mut self, worker: WorkerId, at: Elapsed) {
         let lease_until = at + self.config.lease;
-        self.fleet.update(worker, |worker| worker.lease_until = worker.lease_until.max(lease_until));
+        self.fleet.update(worker, |worker| {
+            worker.lease_until = worker.lease_until.max(lease_until);
+            worker.parked_until = Elapsed::default();
+        });
     }
 
     fn drain(&mut self, id: WorkerId) -> Result<Answer, Refusal> {
@@ -798,7 +823,11 @@ impl Brain {
     fn park(&mut self, lease: Millis) {
         self.parked_until = Some(self.now + lease);
         let connected = self.fleet.iter().filter_map(|worker| Some((worker.record.id, worker.connection?)));
-        self.effects.extend(connected.map(|(worker, connection)| Effect::Park { worker, connection, lease }));
+        for (worker, connection) in connected.collect::<Vec<_>>() {
+            let until = self.elapsed + lease;
+            self.fleet.update(worker, |worker| worker.lease_until = worker.lease_until.max(until));
+            self.effects.push(Effect::Park { worker, connection, lease });
+        }
     }
 
     fn forget_old_tokens(&mut self) {
@@ -824,56 +853,5 @@ impl Brain {
     fn fire(&mut self, id: JobId, event: &Event) {
         let fired = self.step(id, event);
         debug_assert!(fired.is_ok(), "{fired:?}");
-    }
-
-    fn ask_for_more(&mut self) {
-        self.touched.sort_unstable();
-        self.touched.dedup();
-        let touched = std::mem::take(&mut self.touched);
-        for wanted in self.ready.wanted(&touched) {
-            self.read_ready(wanted);
-        }
-        if let Some(after) = self.timers.wanted() {
-            self.reads += 1;
-            self.effects.push(Effect::ReadDue { after, limit: self.config.window });
-        }
-    }
-
-    fn read_ready(&mut self, wanted: ready::Wanted) {
-        self.reads += 1;
-        let ready::Wanted { class, priority, after } = wanted;
-        self.effects.push(Effect::ReadReady { class, priority, after, limit: self.config.window });
-    }
-
-    fn take_ready(&mut self, class: ClassId, priority: Priority, limit: usize, found: Vec<Job>) {
-        let keep = self.take_page(&found);
-        self.ready.loaded(class, priority, limit, &found, &keep);
-        self.touched.push(class);
-    }
-
-    fn take_due(&mut self, limit: usize, found: Vec<Job>) {
-        let keep = self.take_page(&found);
-        self.timers.loaded(limit, &found, &keep);
-    }
-
-    /// Brings a page into memory, and returns the jobs of it of which the page still tells the truth.
-    fn take_page(&mut self, found: &[Job]) -> Vec<Job> {
-        let mut keep = Vec::with_capacity(found.len());
-        for job in found {
-            let current = match self.jobs.get(&job.id) {
-                Some(entry) => entry.job.state == job.state && entry.job.seq == job.seq,
-                None => !self.changed.contains(&job.id),
-            };
-            if current {
-                let entry = || Entry { job: job.clone(), batch: 0, spec: None, result: None };
-                self.jobs.entry(job.id).or_insert_with(entry);
-                keep.push(job.clone());
-            }
-        }
-        self.reads -= 1;
-        if self.reads == 0 {
-            self.changed.clear();
-        }
-        keep
     }
 }

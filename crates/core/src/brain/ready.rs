@@ -40,8 +40,9 @@ struct Line {
     more: bool,
     end: u64,
     reading: bool,
-    /// A job went straight to the store since the last read was asked for, so that read may have missed it.
-    missed: bool,
+    /// The first place of a job that went straight to the store since the last read was asked for: from there on, that
+    /// read may have missed something.
+    missed: Option<u64>,
 }
 
 /// A read that a line needs.
@@ -110,7 +111,7 @@ impl Ready {
             for priority in Priority::ALL {
                 let line = &mut class.lines[priority as usize];
                 if line.more && !line.reading && line.window.len() <= self.window / 4 {
-                    (line.reading, line.missed) = (true, false);
+                    (line.reading, line.missed) = (true, None);
                     wanted.push(Wanted { class: *id, priority, after: Some(line.end) });
                 }
             }
@@ -118,10 +119,17 @@ impl Ready {
         wanted
     }
 
-    /// Takes in what a read of `limit` found; `keep` are those of it that still wait.
-    pub fn loaded(&mut self, class: ClassId, priority: Priority, limit: usize, found: &[Job], keep: &[Job]) {
+    /// The part of a page between whose jobs no other can be missing.
+    pub fn whole<'a>(&self, class: ClassId, priority: Priority, found: &'a [Job]) -> &'a [Job] {
+        let missed = self.classes.get(&class).and_then(|class| class.lines[priority as usize].missed);
+        let end = missed.map_or(found.len(), |missed| found.partition_point(|job| job.seq < missed));
+        &found[..end]
+    }
+
+    /// Takes in the whole part of a page, which was the `last` if it was short; `keep` are those that still wait.
+    pub fn loaded(&mut self, class: ClassId, priority: Priority, last: bool, whole: &[Job], keep: &[Job]) {
         if let Some(entry) = self.classes.get_mut(&class) {
-            entry.lines[priority as usize].loaded(limit, found, keep);
+            entry.lines[priority as usize].loaded(last, whole, keep);
         }
         self.rank(class);
     }
@@ -169,16 +177,16 @@ impl Line {
             self.end = self.window.last_key_value().map_or(0, |(seq, _)| *seq);
         }
         if self.more && seq > self.end {
-            self.missed = true;
+            self.missed = Some(self.missed.map_or(seq, |missed| missed.min(seq)));
         } else {
             self.window.insert(seq, job);
         }
     }
 
-    fn loaded(&mut self, limit: usize, found: &[Job], keep: &[Job]) {
+    fn loaded(&mut self, last: bool, whole: &[Job], keep: &[Job]) {
         self.reading = false;
         self.window.extend(keep.iter().map(|job| (job.seq, job.id)));
-        self.end = found.last().map_or(self.end, |job| self.end.max(job.seq));
-        self.more = found.len() >= limit || self.missed;
+        self.end = whole.last().map_or(self.end, |job| self.end.max(job.seq));
+        self.more = !last || self.missed.is_some();
     }
 }

@@ -17,20 +17,21 @@ pub(super) struct Timers {
     more: bool,
     end: Option<At>,
     reading: bool,
-    /// A timer went straight to the store since the last read was asked for, so that read may have missed it.
-    missed: bool,
+    /// The first timer that went straight to the store since the last read was asked for: from there on, that read may
+    /// have missed something.
+    missed: Option<At>,
 }
 
 impl Timers {
     /// Nothing is known yet of what the store has.
     pub fn new(size: usize) -> Self {
-        Self { size, window: BTreeSet::new(), pinned: BTreeSet::new(), more: true, end: None, reading: false, missed: false }
+        Self { size, window: BTreeSet::new(), pinned: BTreeSet::new(), more: true, end: None, reading: false, missed: None }
     }
 
     /// Returns the jobs that had to make room.
     pub fn insert(&mut self, at: Time, job: JobId) -> Vec<JobId> {
         if self.more && Some((at, job)) > self.end {
-            self.missed = true;
+            self.miss((at, job));
             return Vec::new();
         }
         self.window.insert((at, job));
@@ -40,8 +41,13 @@ impl Timers {
         let cut = self.window.iter().nth(self.size).copied();
         let late = cut.map(|cut| self.window.split_off(&cut)).unwrap_or_default();
         self.end = self.window.last().copied();
-        (self.more, self.missed) = (true, true);
+        self.more = true;
+        late.first().copied().into_iter().for_each(|first| self.miss(first));
         late.into_iter().map(|(_, job)| job).collect()
+    }
+
+    fn miss(&mut self, timer: At) {
+        self.missed = Some(self.missed.map_or(timer, |missed| missed.min(timer)));
     }
 
     /// Holds a timer whatever the window says.
@@ -74,16 +80,25 @@ impl Timers {
         if !self.more || self.reading || self.window.len() > self.size / 2 {
             return None;
         }
-        (self.reading, self.missed) = (true, false);
+        (self.reading, self.missed) = (true, None);
         Some(self.end)
     }
 
-    /// Takes in what a read of `limit` found; `keep` are those of it that still hold.
-    pub fn loaded(&mut self, limit: usize, found: &[Job], keep: &[Job]) {
-        let at = |job: &Job| job.due_at().map(|at| (at, job.id));
-        self.reading = false;
-        self.window.extend(keep.iter().filter_map(at));
-        self.end = self.end.max(found.last().and_then(at));
-        self.more = found.len() >= limit || self.missed;
+    /// The part of a page between whose timers no other can be missing.
+    pub fn whole<'a>(&self, found: &'a [Job]) -> &'a [Job] {
+        let end = self.missed.map_or(found.len(), |missed| found.partition_point(|job| timer_of(job) < Some(missed)));
+        &found[..end]
     }
+
+    /// Takes in the whole part of a page, which was the `last` if it was short; `keep` are those that still hold.
+    pub fn loaded(&mut self, last: bool, whole: &[Job], keep: &[Job]) {
+        self.reading = false;
+        self.window.extend(keep.iter().filter_map(timer_of));
+        self.end = self.end.max(whole.last().and_then(timer_of));
+        self.more = !last || self.missed.is_some();
+    }
+}
+
+fn timer_of(job: &Job) -> Option<At> {
+    job.due_at().map(|at| (at, job.id))
 }

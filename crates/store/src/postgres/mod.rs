@@ -1,1 +1,235 @@
-pub struct Postgres;
+//! The store in PostgreSQL, for many servers. One connection writes, a small pool reads.
+
+mod read;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use crate::{Answer, Commit, Filter, Leadership, LogPosition, Store, StoreError, migration};
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
+use hodei_core::{
+    id::{ExecutionId, JobId},
+    job::{ClassId, Job},
+    protocol::LogChunk,
+    spec::{JobSpec, Priority},
+    time::Time,
+    token::WorkerToken,
+    worker::WorkerRecord,
+};
+use std::{str::FromStr, sync::Arc, time::Duration};
+use tokio::{task::JoinHandle, time::timeout};
+use tokio_postgres::{Client, Config, NoTls, error::SqlState};
+use write::Writer;
+
+/// Reads that run at once; more wait for their turn.
+const READERS: usize = 8;
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// What takes longer counts as lost.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// Migrations may rewrite tables, and wait for another server that does.
+const MIGRATION_LIMIT: Duration = Duration::from_secs(600);
+/// The advisory lock under which one server at a time migrates.
+const MIGRATION_LOCK: i64 = 0x686f_6465_6900;
+
+/// For every connection. The server ends what we gave up on, so that a lost call holds no lock for long. All queries
+/// are written for one index each, and stale statistics must not talk the planner out of it.
+const SESSION_OPTIONS: &str = "-c statement_timeout=10s -c idle_in_transaction_session_timeout=15s \
+    -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 \
+    -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off -c enable_bitmapscan=off \
+    -c enable_sort=off -c enable_hashjoin=off -c enable_mergejoin=off";
+
+/// A store that many servers share.
+pub struct Postgres {
+    readers: Pool,
+    writer: Writer,
+}
+
+impl Postgres {
+    /// Connects, and brings the schema up to date. `url` is `postgres://user:password@host:port/database`.
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        let config = configure(url)?;
+        migrate(&config).await.map_err(cannot_open)?;
+        Ok(Self { readers: pool(&config)?, writer: Writer::new(config) })
+    }
+
+    fn read<'a, T, F>(&'a self, work: impl FnOnce(Object) -> F + Send + 'a) -> Answer<'a, T>
+    where
+        T: Send + 'a,
+        F: Future<Output = Result<T, StoreError>> + Send + 'a,
+    {
+        Box::pin(async move {
+            let client = self.readers.get().await.map_err(no_client)?;
+            bounded(CALL_LIMIT, work(client)).await
+        })
+    }
+}
+
+impl Store for Postgres {
+    fn lead(&self) -> Answer<'_, Leadership> {
+        Box::pin(self.writer.lead())
+    }
+
+    fn commit(&self, commit: Arc<Commit>) -> Answer<'_, ()> {
+        Box::pin(self.writer.commit(commit))
+    }
+
+    fn active(&self) -> Answer<'_, Vec<Job>> {
+        self.read(read::active)
+    }
+
+    fn workers(&self) -> Answer<'_, Vec<WorkerRecord>> {
+        self.read(read::workers)
+    }
+
+    fn tokens(&self) -> Answer<'_, Vec<WorkerToken>> {
+        self.read(read::tokens)
+    }
+
+    fn lanes(&self) -> Answer<'_, Vec<(ClassId, Priority)>> {
+        self.read(read::lanes)
+    }
+
+    fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Answer<'_, Vec<Job>> {
+        self.read(move |client| read::ready(client, class, priority, after, limit))
+    }
+
+    fn due(&self, after: Option<(Time, JobId)>, limit: usize) -> Answer<'_, Vec<Job>> {
+        self.read(move |client| read::due(client, after, limit))
+    }
+
+    fn jobs(&self, ids: Vec<JobId>) -> Answer<'_, Vec<Job>> {
+        self.read(move |client| read::jobs(client, ids))
+    }
+
+    fn specs(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, JobSpec)>> {
+        self.read(move |client| read::specs(client, ids))
+    }
+
+    fn result(&self, id: JobId) -> Answer<'_, Option<Vec<u8>>> {
+        self.read(move |client| read::result(client, id))
+    }
+
+    fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>> {
+        self.read(move |client| read::list(client, filter, before, limit))
+    }
+
+    fn logs(&self, job: JobId, from: LogPosition, bytes: usize) -> Answer<'_, Vec<LogChunk>> {
+        self.read(move |client| read::logs(client, job, from, bytes))
+    }
+
+    fn log_tail(&self, job: JobId, entries: u64) -> Answer<'_, Vec<LogChunk>> {
+        self.read(move |client| read::log_tail(client, job, entries))
+    }
+
+    fn log_entries(&self, executions: Vec<(JobId, ExecutionId)>) -> Answer<'_, Vec<(ExecutionId, u64)>> {
+        self.read(move |client| read::log_entries(client, executions))
+    }
+}
+
+fn configure(url: &str) -> Result<Config, StoreError> {
+    let mut config = Config::from_str(url).map_err(|error| StoreError::Open(error.to_string()))?;
+    let options = format!("{} {SESSION_OPTIONS}", config.get_options().unwrap_or_default());
+    config.application_name("hodei").connect_timeout(CONNECT_LIMIT).options(options.trim_start());
+    config.tcp_user_timeout(CALL_LIMIT).keepalives(true).keepalives_idle(CALL_LIMIT);
+    config.keepalives_interval(Duration::from_secs(5)).keepalives_retries(3);
+    Ok(config)
+}
+
+fn pool(config: &Config) -> Result<Pool, StoreError> {
+    let manager =
+        Manager::from_config(config.clone(), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    Pool::builder(manager)
+        .max_size(READERS)
+        .runtime(Runtime::Tokio1)
+        .wait_timeout(Some(CALL_LIMIT))
+        .create_timeout(Some(CONNECT_LIMIT))
+        .recycle_timeout(Some(CONNECT_LIMIT))
+        .build()
+        .map_err(|error| StoreError::Open(error.to_string()))
+}
+
+/// A connection and the task that moves its bytes.
+struct Session {
+    client: Client,
+    task: JoinHandle<()>,
+}
+
+impl Session {
+    async fn open(config: &Config) -> Result<Self, StoreError> {
+        let (client, connection) = bounded(CONNECT_LIMIT, async { Ok(config.connect(NoTls).await?) }).await?;
+        let task = tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::warn!(%error, "a connection to PostgreSQL was lost");
+            }
+        });
+        Ok(Self { client, task })
+    }
+}
+
+impl Drop for Session {
+    /// Closes the socket at once: a transaction that is under way must end without waiting for an answer.
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn migrate(config: &Config) -> Result<(), StoreError> {
+    let mut session = Session::open(config).await?;
+    bounded(MIGRATION_LIMIT, migrate_in(&mut session.client)).await
+}
+
+async fn migrate_in(client: &mut Client) -> Result<(), StoreError> {
+    let transaction = client.transaction().await?;
+    transaction.batch_execute("SET LOCAL statement_timeout = 0").await?;
+    transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
+    transaction
+        .batch_execute("CREATE TABLE IF NOT EXISTS schema_migrations (version bigint PRIMARY KEY, name text NOT NULL)")
+        .await?;
+    let row = transaction.query_one("SELECT coalesce(max(version), 0) FROM schema_migrations", &[]).await?;
+    for step in migration::after(row.try_get(0)?)? {
+        transaction.batch_execute(step.postgres).await?;
+        let sql = "INSERT INTO schema_migrations (version, name) VALUES ($1, $2)";
+        transaction.execute(sql, &[&step.version, &step.name]).await?;
+    }
+    Ok(transaction.commit().await?)
+}
+
+async fn bounded<T>(limit: Duration, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    timeout(limit, call)
+        .await
+        .unwrap_or_else(|_| Err(StoreError::Unavailable(format!("no answer within {} s", limit.as_secs()))))
+}
+
+/// A server that is away now may be there later; anything else needs a person.
+fn cannot_open(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Broken(why) => StoreError::Open(why),
+        other => other,
+    }
+}
+
+fn no_client(error: PoolError) -> StoreError {
+    match error {
+        PoolError::Backend(error) => error.into(),
+        other => StoreError::Unavailable(other.to_string()),
+    }
+}
+
+impl From<tokio_postgres::Error> for StoreError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let text = match error.as_db_error() {
+            Some(refusal) => refusal.to_string(),
+            None => std::error::Error::source(&error).map_or(error.to_string(), |cause| format!("{error}: {cause}")),
+        };
+        if may_pass(&error) { Self::Unavailable(text) } else { Self::Broken(text) }
+    }
+}
+
+/// Whether the same call may succeed later. An error without a code never reached the server or lost it.
+fn may_pass(error: &tokio_postgres::Error) -> bool {
+    error.code().is_none_or(|code| {
+        // Connection, rollback, resources, locks, operator, system; and a server that is a standby for the moment.
+        let passing = ["08", "40", "53", "55", "57", "58"];
+        passing.iter().any(|class| code.code().starts_with(class)) || *code == SqlState::READ_ONLY_SQL_TRANSACTION
+    })
+}

@@ -19,14 +19,7 @@ use hodei_core::{
 };
 use read::Readers;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
-use std::{
-    fs::OpenOptions,
-    io,
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs::OpenOptions, io, os::unix::fs::OpenOptionsExt, path::Path, sync::Arc, time::Duration};
 use write::{Request, WriterThread};
 
 /// How long a connection waits for a lock that another process holds.
@@ -149,7 +142,8 @@ fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
         transaction.query_one("SELECT coalesce(max(version), 0) FROM schema_migrations", (), |row| row.get(0))?;
     for step in migration::after(applied)? {
         transaction.execute_batch(step.sqlite)?;
-        transaction.execute("INSERT INTO schema_migrations (version, name) VALUES (?1, ?2)", (step.version, step.name))?;
+        transaction
+            .execute("INSERT INTO schema_migrations (version, name) VALUES (?1, ?2)", (step.version, step.name))?;
     }
     Ok(transaction.commit()?)
 }

@@ -67,12 +67,32 @@ impl Readers {
     }
 }
 
+// The statements on tables that grow. Each names its index, so that no statistics are needed to choose it.
+pub const ACTIVE: &str = "SELECT record FROM jobs INDEXED BY jobs_state WHERE state = ?1";
+pub const NEXT_LANE: &str = "
+    SELECT class, priority FROM jobs INDEXED BY jobs_ready
+    WHERE state = 1 AND (class, priority) > (?1, ?2) ORDER BY class, priority LIMIT 1";
+pub const READY: &str = "
+    SELECT record FROM jobs INDEXED BY jobs_ready
+    WHERE state = 1 AND class = ?1 AND priority = ?2 AND seq > ?3 ORDER BY seq LIMIT ?4";
+pub const DUE: &str = "
+    SELECT record FROM jobs INDEXED BY jobs_due
+    WHERE due_at IS NOT NULL AND (due_at, id) > (?1, ?2) ORDER BY due_at, id LIMIT ?3";
+pub const ANY_STATE: &str = "
+    SELECT id, record FROM jobs
+    WHERE id < ?2 AND (?3 IS NULL OR queue = ?3) ORDER BY id DESC LIMIT ?4";
+pub const ONE_STATE: &str = "
+    SELECT id, record FROM jobs INDEXED BY jobs_state
+    WHERE state = ?1 AND id < ?2 AND (?3 IS NULL OR queue = ?3) ORDER BY id DESC LIMIT ?4";
+pub const LOGS: &str = "
+    SELECT execution_id, first, count, data FROM log_chunks
+    WHERE job_id = ?1 AND (execution_id, first) >= (?2, ?3) ORDER BY execution_id, first";
+
 pub fn active(connection: &Connection) -> Result<Vec<Job>, StoreError> {
     let active = StateKind::ALL.into_iter().filter(|kind| kind.is_active());
     let mut jobs = Vec::new();
     for kind in active {
-        let sql = "SELECT record FROM jobs INDEXED BY jobs_state WHERE state = ?1";
-        jobs.extend(records::<Job>(connection, sql, (state_number(kind),))?);
+        jobs.extend(records::<Job>(connection, ACTIVE, (state_number(kind),))?);
     }
     Ok(jobs)
 }
@@ -87,9 +107,7 @@ pub fn tokens(connection: &Connection) -> Result<Vec<WorkerToken>, StoreError> {
 
 /// Leaps from one line to the next, so that it costs lines and not jobs.
 pub fn lanes(connection: &Connection) -> Result<Vec<(ClassId, Priority)>, StoreError> {
-    let sql = "SELECT class, priority FROM jobs INDEXED BY jobs_ready
-               WHERE state = 1 AND (class, priority) > (?1, ?2) ORDER BY class, priority LIMIT 1";
-    let mut next = connection.prepare_cached(sql)?;
+    let mut next = connection.prepare_cached(NEXT_LANE)?;
     let mut lanes = Vec::new();
     let mut last = (i64::MIN, i16::MIN);
     while let Some(lane) = next.query_row(last, |row| Ok((row.get(0)?, row.get(1)?))).optional()? {
@@ -106,16 +124,12 @@ pub fn ready(
     after: Option<u64>,
     limit: usize,
 ) -> Result<Vec<Job>, StoreError> {
-    let sql = "SELECT record FROM jobs INDEXED BY jobs_ready
-               WHERE state = 1 AND class = ?1 AND priority = ?2 AND seq > ?3 ORDER BY seq LIMIT ?4";
-    records(connection, sql, (class.0, priority_number(priority), after.map_or(-1, signed), signed(limit as u64)))
+    records(connection, READY, (class.0, priority_number(priority), after.map_or(-1, signed), signed(limit as u64)))
 }
 
 pub fn due(connection: &Connection, after: Option<(Time, JobId)>, limit: usize) -> Result<Vec<Job>, StoreError> {
-    let sql = "SELECT record FROM jobs INDEXED BY jobs_due
-               WHERE due_at IS NOT NULL AND (due_at, id) > (?1, ?2) ORDER BY due_at, id LIMIT ?3";
     let (time, id) = after.unwrap_or((Time(i64::MIN), JobId::NIL));
-    records(connection, sql, (time.0, id.as_bytes(), signed(limit as u64)))
+    records(connection, DUE, (time.0, id.as_bytes(), signed(limit as u64)))
 }
 
 pub fn jobs(connection: &Connection, ids: &[JobId]) -> Result<Vec<Job>, StoreError> {
@@ -153,17 +167,12 @@ pub fn list(
     before: Option<JobId>,
     limit: usize,
 ) -> Result<Vec<Job>, StoreError> {
-    let any_state = "SELECT id, record FROM jobs
-                     WHERE id < ?2 AND (?3 IS NULL OR queue = ?3) ORDER BY id DESC LIMIT ?4";
-    let one_state = "SELECT id, record FROM jobs INDEXED BY jobs_state
-                     WHERE state = ?1 AND id < ?2 AND (?3 IS NULL OR queue = ?3) ORDER BY id DESC LIMIT ?4";
     let mut found = Vec::new();
     for state in filter.walks() {
-        let sql = if state.is_some() { one_state } else { any_state };
+        let sql = if state.is_some() { ONE_STATE } else { ANY_STATE };
         let before = before.map_or([u8::MAX; 16], |id| *id.as_bytes());
         let mut statement = connection.prepare_cached(sql)?;
-        let mut rows =
-            statement.query(params![state.map(state_number), before, filter.queue, signed(limit as u64)])?;
+        let mut rows = statement.query(params![state.map(state_number), before, filter.queue, signed(limit as u64)])?;
         while let Some(row) = rows.next()? {
             found.push((JobId(uuid(row, 0)?), blob(row, 1)?.to_vec()));
         }
@@ -171,16 +180,9 @@ pub fn list(
     newest_first(found, limit)
 }
 
-pub fn logs(
-    connection: &Connection,
-    job: JobId,
-    from: LogPosition,
-    bytes: usize,
-) -> Result<Vec<LogChunk>, StoreError> {
-    let sql = "SELECT execution_id, first, count, data FROM log_chunks
-               WHERE job_id = ?1 AND (execution_id, first) >= (?2, ?3) ORDER BY execution_id, first";
+pub fn logs(connection: &Connection, job: JobId, from: LogPosition, bytes: usize) -> Result<Vec<LogChunk>, StoreError> {
     let start = (job.as_bytes(), from.execution.as_bytes(), chunk_at(connection, job, from)?);
-    let mut statement = connection.prepare_cached(sql)?;
+    let mut statement = connection.prepare_cached(LOGS)?;
     let mut rows = statement.query(start)?;
     let mut chunks: Vec<LogChunk> = Vec::new();
     let mut read = 0;

@@ -257,11 +257,7 @@ fn write_jobs(transaction: &Transaction, jobs: &[JobWrite], buffer: &mut Vec<u8>
     jobs.iter().try_for_each(|write| statements.write(write, buffer))
 }
 
-fn write_workers(
-    transaction: &Transaction,
-    workers: &[WorkerRecord],
-    buffer: &mut Vec<u8>,
-) -> Result<(), StoreError> {
+fn write_workers(transaction: &Transaction, workers: &[WorkerRecord], buffer: &mut Vec<u8>) -> Result<(), StoreError> {
     let sql = "INSERT INTO workers (id, terminated, record) VALUES (?1, ?2, ?3)
                ON CONFLICT DO UPDATE SET terminated = excluded.terminated, record = excluded.record";
     for worker in workers {

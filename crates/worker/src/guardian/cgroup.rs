@@ -22,6 +22,8 @@ use std::{
 
 /// The length of the window in which a group may use its share of the processors.
 const PERIOD_US: u64 = 100_000;
+/// Stands for a limit while it is changed, so that a failed change is not taken for a made one.
+const UNKNOWN: u64 = u64::MAX;
 /// The kernel refuses less.
 const LEAST_QUOTA_US: u64 = 1_000;
 
@@ -170,10 +172,12 @@ impl SlotGroup {
     fn apply(&self, limits: Limits) -> io::Result<()> {
         let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
         if applied.cpu_millis != limits.cpu_millis {
+            applied.cpu_millis = UNKNOWN;
             self.limit_cpu(limits.cpu_millis)?;
             applied.cpu_millis = limits.cpu_millis;
         }
         if applied.memory_bytes != limits.memory_bytes {
+            applied.memory_bytes = UNKNOWN;
             self.limit_memory(limits.memory_bytes)?;
             applied.memory_bytes = limits.memory_bytes;
         }
@@ -222,10 +226,9 @@ impl SlotGroup {
 
     /// Whether nothing is left, as far as one cheap look can tell. When it cannot, the answer is no.
     pub(super) fn is_quiet(&self) -> bool {
-        let applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
         match &self.kind {
-            // The one that is always there is the slot's thread. Who is in the memory group only is not counted.
-            Kind::V1 { count: Some(count), .. } if applied.memory_bytes == 0 => {
+            // The one that is always there is the slot's thread.
+            Kind::V1 { count: Some(count), .. } => {
                 let mut text = [0; 8];
                 count.read_at(&mut text, 0).is_ok_and(|size| text[..size] == *b"1\n")
             }

@@ -1,0 +1,159 @@
+//! Sends what the brain decided to the workers, in order, with the payloads that the brain does not keep.
+
+use hodei_api::{convert, v1};
+use hodei_core::{
+    brain::Connection,
+    id::{ExecutionId, JobId},
+    protocol::{Assignment, ToWorker},
+    spec::JobSpec,
+};
+use hodei_store::Store;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::sync::mpsc;
+use tonic::Status;
+
+pub type Outgoing = mpsc::UnboundedSender<Result<v1::ServerMessage, Status>>;
+
+/// The open streams. What is sent to one that is gone is lost; the worker says what it holds when it comes back.
+#[derive(Debug, Default)]
+pub struct Links {
+    open: Mutex<HashMap<Connection, Outgoing>>,
+}
+
+impl Links {
+    pub fn open(&self, connection: Connection, outgoing: Outgoing) {
+        self.lock().insert(connection, outgoing);
+    }
+
+    pub fn close(&self, connection: Connection) {
+        self.lock().remove(&connection);
+    }
+
+    pub fn close_all(&self) {
+        self.lock().clear();
+    }
+
+    fn send(&self, connection: Connection, events: Vec<v1::ServerEvent>) {
+        if let Some(outgoing) = self.lock().get(&connection) {
+            _ = outgoing.send(Ok(v1::ServerMessage { events }));
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Connection, Outgoing>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One thing to tell a worker.
+#[derive(Debug)]
+pub enum Parcel {
+    Run { job: JobId, execution: ExecutionId, attempt: u32 },
+    Message(ToWorker),
+    Close,
+}
+
+pub type Parcels = Vec<(Connection, Parcel)>;
+
+/// Payloads of jobs that came in lately and have not been sent yet.
+const CACHE_BYTES: usize = 64 << 20;
+const READ_AGAIN: Duration = Duration::from_millis(200);
+
+#[derive(Debug, Default)]
+pub struct Payloads {
+    specs: HashMap<JobId, Arc<JobSpec>>,
+    bytes: usize,
+}
+
+impl Payloads {
+    pub fn put(&mut self, job: JobId, spec: Arc<JobSpec>) {
+        let size = spec.payload_bytes();
+        if self.bytes + size <= CACHE_BYTES {
+            self.bytes += size;
+            self.specs.insert(job, spec);
+        }
+    }
+
+    pub fn take(&mut self, job: JobId) -> Option<Arc<JobSpec>> {
+        let spec = self.specs.remove(&job)?;
+        self.bytes -= spec.payload_bytes();
+        Some(spec)
+    }
+}
+
+/// Runs until `parcels` closes.
+pub async fn run(
+    store: Arc<dyn Store>,
+    links: Arc<Links>,
+    payloads: Arc<Mutex<Payloads>>,
+    mut parcels: mpsc::UnboundedReceiver<Parcels>,
+) {
+    while let Some(batch) = parcels.recv().await {
+        let mut specs = gather(&*store, &payloads, &batch).await;
+        let mut by_connection: Vec<(Connection, Vec<v1::ServerEvent>)> = Vec::new();
+        let mut places: HashMap<Connection, usize> = HashMap::new();
+        let mut closing = HashSet::new();
+        for (connection, parcel) in batch {
+            let message = match parcel {
+                Parcel::Run { job, execution, attempt } => match specs.remove(&job) {
+                    Some(spec) => ToWorker::Run(vec![Assignment { job, execution, attempt, spec }]),
+                    None => continue,
+                },
+                Parcel::Message(message) => message,
+                Parcel::Close => {
+                    closing.insert(connection);
+                    continue;
+                }
+            };
+            let place = *places.entry(connection).or_insert_with(|| {
+                by_connection.push((connection, Vec::new()));
+                by_connection.len() - 1
+            });
+            by_connection[place].1.extend(convert::to_worker(message));
+        }
+        for (connection, events) in by_connection {
+            links.send(connection, events);
+        }
+        for connection in closing {
+            links.close(connection);
+        }
+    }
+}
+
+/// The payloads of all runs of a batch: from the cache, and the rest in one read. An assignment is durable already, so
+/// the read is repeated until it succeeds.
+async fn gather(
+    store: &dyn Store,
+    payloads: &Mutex<Payloads>,
+    batch: &[(Connection, Parcel)],
+) -> HashMap<JobId, Arc<JobSpec>> {
+    let mut specs = HashMap::new();
+    let mut missing = Vec::new();
+    {
+        let mut payloads = payloads.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, parcel) in batch {
+            if let Parcel::Run { job, .. } = parcel {
+                match payloads.take(*job) {
+                    Some(spec) => _ = specs.insert(*job, spec),
+                    None => missing.push(*job),
+                }
+            }
+        }
+    }
+    while !missing.is_empty() {
+        match store.specs(missing.clone()).await {
+            Ok(found) => {
+                specs.extend(found.into_iter().map(|(job, spec)| (job, Arc::new(spec))));
+                break;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot read payloads; trying again");
+                tokio::time::sleep(READ_AGAIN).await;
+            }
+        }
+    }
+    specs
+}

@@ -1,0 +1,682 @@
+//! The loop: takes what is waiting, lets the brain decide, commits once, then releases what was decided.
+//!
+//! While a commit is under way the brain already works on the next batch. Under load batches grow by themselves, so one
+//! sync of the disk is shared by thousands of jobs; when idle a single job pays for one.
+
+use crate::{
+    clock,
+    dispatch::{self, Links, Parcel, Parcels, Payloads},
+    logs::Logs,
+    options::Options,
+    watch::Watches,
+};
+use futures::future::{BoxFuture, FutureExt};
+use hodei_core::{
+    brain::{Answer, Batch, Bound, Brain, Caller, Connection, Effect, Input, Loaded, Refusal, Report, WorkerView},
+    id::{ExecutionId, JobId, WorkerId},
+    job::Job,
+    protocol::{LogAck, LogChunk, ToWorker, Verdict, Welcome},
+    time::{Elapsed, Millis},
+    token::Hash,
+    worker::Phase,
+};
+use hodei_store::{Commit, Store, StoreError};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use thiserror::Error;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+/// Inputs that one batch may take.
+const BATCH_INPUTS: usize = 16_384;
+/// Log bytes that one batch may take; what comes beyond waits for the next, so that jobs are not kept waiting.
+const BATCH_LOG_BYTES: usize = 4 << 20;
+/// Kilobytes of requests that may wait at one time.
+const INBOX_KIB: usize = 256 << 10;
+/// How long a request may wait for room before it is sent away.
+const ROOM_PATIENCE: Duration = Duration::from_secs(2);
+/// A commit that takes longer than this is a stall of the store.
+const STALL: Duration = Duration::from_secs(2);
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+/// Between two tries at a commit, growing from the first to the last.
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LAST_RETRY: Duration = Duration::from_secs(1);
+const READ_AGAIN: Duration = Duration::from_millis(200);
+/// How long an orderly end may take.
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The way in. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine {
+    inbox: mpsc::UnboundedSender<Message>,
+    shared: Arc<Shared>,
+}
+
+/// What the doors may use without going through the loop.
+pub struct Shared {
+    pub store: Arc<dyn Store>,
+    pub options: Options,
+    pub links: Arc<Links>,
+    pub logs: Logs,
+    pub watches: Watches,
+    room: Arc<Semaphore>,
+    /// The last commit failed, or has been under way for too long.
+    stalled: AtomicBool,
+    closing: AtomicBool,
+    callers: AtomicU64,
+    connections: AtomicU64,
+    /// Signs of life since the last turn. They pass beside the inbox, because a lease must be renewed while the store
+    /// stalls.
+    heartbeats: Mutex<HashMap<WorkerId, Elapsed>>,
+    sessions: RwLock<HashMap<WorkerId, Hash>>,
+}
+
+enum Message {
+    Call { caller: Caller, input: Input, reply: oneshot::Sender<Reply>, room: OwnedSemaphorePermit },
+    Input(Input),
+    Logs { worker: WorkerId, connection: Connection, chunk: LogChunk },
+    Ask(Box<dyn FnOnce(&Brain) + Send>),
+    Stop(oneshot::Sender<()>),
+}
+
+type Reply = Result<Answer, CallError>;
+
+#[derive(Debug, Error)]
+pub enum CallError {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Nothing was stored, or nobody knows; asking again later may help.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl Engine {
+    /// Takes the lead, loads, and starts the loop. The second value ends when the loop does.
+    pub async fn start(store: Arc<dyn Store>, options: Options) -> Result<(Self, BoxFuture<'static, LoopEnd>), StoreError> {
+        let brain = load(&*store, &options).await?;
+        let (inbox, messages) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            store: Arc::clone(&store),
+            links: Arc::default(),
+            logs: Logs::default(),
+            watches: Watches::default(),
+            room: Arc::new(Semaphore::new(INBOX_KIB)),
+            stalled: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            callers: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+            heartbeats: Mutex::default(),
+            sessions: RwLock::new(brain.workers().into_iter().map(|view| (view.record.id, view.record.session)).collect()),
+            options,
+        });
+        let (parcels, waiting) = mpsc::unbounded_channel();
+        let payloads = Arc::new(Mutex::new(Payloads::default()));
+        let dispatcher = tokio::spawn(dispatch::run(store, Arc::clone(&shared.links), Arc::clone(&payloads), waiting));
+        let turning = Loop {
+            brain,
+            shared: Arc::clone(&shared),
+            messages,
+            parcels,
+            payloads,
+            callers: HashMap::new(),
+            log_next: HashMap::new(),
+            logs: Vec::new(),
+            log_bytes: 0,
+            deferred: Vec::new(),
+            flight: None,
+            stalled: false,
+            inbox: inbox.clone(),
+            dispatcher,
+        };
+        let engine = Self { inbox, shared };
+        Ok((engine, tokio::spawn(turning.run()).map(flatten).boxed()))
+    }
+
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Hands a command to the brain and waits until its outcome is durable. `weight` is about the size of it.
+    pub async fn call(&self, weight: usize, input: impl FnOnce(Caller) -> Input) -> Reply {
+        let room = self.room(weight).await?;
+        let caller = Caller(self.shared.callers.fetch_add(1, Ordering::Relaxed));
+        let (reply, answer) = oneshot::channel();
+        let message = Message::Call { caller, input: input(caller), reply, room };
+        self.inbox.send(message).map_err(|_| going_away())?;
+        answer.await.map_err(|_| going_away())?
+    }
+
+    async fn room(&self, weight: usize) -> Result<OwnedSemaphorePermit, CallError> {
+        self.check_open()?;
+        let kib = u32::try_from((1 + weight / 1024).min(INBOX_KIB)).unwrap_or(1);
+        let room = Arc::clone(&self.shared.room).acquire_many_owned(kib);
+        match tokio::time::timeout(ROOM_PATIENCE, room).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(CallError::Unavailable("the server is overloaded: too many requests wait; try again".into())),
+        }
+    }
+
+    /// Why no command can be taken now, if so.
+    pub fn check_open(&self) -> Result<(), CallError> {
+        if self.shared.closing.load(Ordering::Relaxed) {
+            return Err(going_away());
+        }
+        if self.shared.stalled.load(Ordering::Relaxed) {
+            return Err(CallError::Unavailable("the database is not answering; try again".into()));
+        }
+        Ok(())
+    }
+
+    /// An event of a worker. Nobody waits for it; how much a worker may send is bounded by its window.
+    pub fn tell(&self, input: Input) {
+        _ = self.inbox.send(Message::Input(input));
+    }
+
+    pub fn logs(&self, worker: WorkerId, connection: Connection, chunk: LogChunk) {
+        _ = self.inbox.send(Message::Logs { worker, connection, chunk });
+    }
+
+    /// Looks at the brain as it is now, between two inputs.
+    pub async fn ask<T: Send + 'static>(&self, question: impl FnOnce(&Brain) -> T + Send + 'static) -> Result<T, CallError> {
+        let (reply, answer) = oneshot::channel();
+        let ask = move |brain: &Brain| _ = reply.send(question(brain));
+        self.inbox.send(Message::Ask(Box::new(ask))).map_err(|_| going_away())?;
+        answer.await.map_err(|_| going_away())
+    }
+
+    pub async fn workers(&self) -> Result<Vec<WorkerView>, CallError> {
+        self.ask(Brain::workers).await
+    }
+
+    pub fn new_connection(&self) -> Connection {
+        Connection(self.shared.connections.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    pub fn heartbeat(&self, worker: WorkerId) {
+        lock(&self.shared.heartbeats).insert(worker, clock::now().elapsed);
+    }
+
+    /// Whether `session` is the hash of this worker's credential.
+    pub fn is_session(&self, worker: WorkerId, session: Hash) -> bool {
+        let sessions = self.shared.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        sessions.get(&worker) == Some(&session)
+    }
+
+    /// Refuses commands from now on.
+    pub fn close(&self) {
+        self.shared.closing.store(true, Ordering::Relaxed);
+    }
+
+    pub fn reopen(&self) {
+        self.shared.closing.store(false, Ordering::Relaxed);
+    }
+
+    /// Commits what is decided, parks the leases and ends the loop.
+    pub async fn stop(&self) {
+        self.close();
+        let (reply, done) = oneshot::channel();
+        if self.inbox.send(Message::Stop(reply)).is_ok() {
+            _ = done.await;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn going_away() -> CallError {
+    CallError::Unavailable("the server is shutting down; try again".into())
+}
+
+/// How the loop ended: well, or because the store refuses to go on.
+pub type LoopEnd = Result<(), StoreError>;
+
+fn flatten(joined: Result<LoopEnd, tokio::task::JoinError>) -> LoopEnd {
+    joined.unwrap_or_else(|error| Err(StoreError::Broken(format!("the loop died: {error}"))))
+}
+
+async fn load(store: &dyn Store, options: &Options) -> Result<Brain, StoreError> {
+    let leadership = store.lead().await?;
+    let loaded = Loaded {
+        epoch: leadership.epoch,
+        last: leadership.last,
+        parked_until: leadership.parked_until,
+        active: store.active().await?,
+        workers: store.workers().await?,
+        tokens: store.tokens().await?,
+        lanes: store.lanes().await?,
+    };
+    let now = clock::now();
+    let seed = now.elapsed.0 ^ now.wall.0.unsigned_abs();
+    tracing::info!(
+        epoch = loaded.epoch,
+        active = loaded.active.len(),
+        workers = loaded.workers.len(),
+        lines = loaded.lanes.len(),
+        "loaded"
+    );
+    Ok(Brain::load(options.brain(seed), loaded, now))
+}
+
+/// Log acknowledgements that wait for a commit.
+type Acks = Vec<(Connection, LogAck)>;
+
+struct Loop {
+    brain: Brain,
+    shared: Arc<Shared>,
+    messages: mpsc::UnboundedReceiver<Message>,
+    parcels: mpsc::UnboundedSender<Parcels>,
+    payloads: Arc<Mutex<Payloads>>,
+    callers: HashMap<Caller, (oneshot::Sender<Reply>, OwnedSemaphorePermit)>,
+    /// The number of the next log entry of every execution that has printed.
+    log_next: HashMap<ExecutionId, u64>,
+    logs: Vec<LogChunk>,
+    log_bytes: usize,
+    /// Inputs that name what is not in memory; it is read when no commit is under way.
+    deferred: Vec<Input>,
+    flight: Option<Flight>,
+    /// The last commit took so long that a silent worker may not be to blame.
+    stalled: bool,
+    inbox: mpsc::UnboundedSender<Message>,
+    dispatcher: tokio::task::JoinHandle<()>,
+}
+
+/// A batch on its way to the disk, and what waits for it.
+struct Flight {
+    commit: Arc<Commit>,
+    effects: Vec<Effect>,
+    acks: Acks,
+    outcome: BoxFuture<'static, Result<(), StoreError>>,
+    began: Instant,
+}
+
+enum Event {
+    Message(Option<Message>),
+    Committed(Result<(), StoreError>),
+    Wake,
+}
+
+impl Loop {
+    async fn run(mut self) -> LoopEnd {
+        let mut acks = Vec::new();
+        loop {
+            let mut stop = None;
+            match self.next_event().await {
+                Event::Message(None) => return Ok(()),
+                Event::Message(Some(message)) => {
+                    self.brain.clock(clock::now());
+                    self.take(message, &mut acks, &mut stop);
+                    self.take_waiting(&mut acks, &mut stop);
+                }
+                Event::Committed(outcome) => {
+                    outcome?;
+                    self.land();
+                }
+                Event::Wake => {}
+            }
+            if let Some(done) = stop {
+                return self.finish(acks, done).await;
+            }
+            if self.flight.is_none() {
+                self.resolve_deferred().await;
+                self.turn(&mut acks);
+            }
+        }
+    }
+
+    async fn next_event(&mut self) -> Event {
+        let sleep = self.until_wake();
+        let full = self.log_bytes >= BATCH_LOG_BYTES;
+        match &mut self.flight {
+            Some(flight) => tokio::select! {
+                biased;
+                outcome = &mut flight.outcome => Event::Committed(outcome),
+                message = self.messages.recv(), if !full => Event::Message(message),
+            },
+            None => tokio::select! {
+                biased;
+                message = self.messages.recv() => Event::Message(message),
+                () = tokio::time::sleep(sleep) => Event::Wake,
+            },
+        }
+    }
+
+    fn until_wake(&self) -> Duration {
+        let now = clock::now();
+        let (due, lease) = self.brain.next_wake();
+        let due = due.map(|at| at - now.wall);
+        let lease = lease.map(|at| at - now.elapsed);
+        // A millisecond more than asked: a timer that fires a hair early would find nothing due.
+        let soonest = due.into_iter().chain(lease).min().map(|wait| Millis(wait.0 + 1).duration());
+        soonest.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP)
+    }
+
+    /// Everything else that is waiting, as far as one batch takes it.
+    fn take_waiting(&mut self, acks: &mut Acks, stop: &mut Option<oneshot::Sender<()>>) {
+        for _ in 0..BATCH_INPUTS {
+            if stop.is_some() || self.log_bytes >= BATCH_LOG_BYTES {
+                return;
+            }
+            let Ok(message) = self.messages.try_recv() else { return };
+            self.take(message, acks, stop);
+        }
+    }
+
+    fn take(&mut self, message: Message, acks: &mut Acks, stop: &mut Option<oneshot::Sender<()>>) {
+        match message {
+            Message::Call { caller, input, reply, room } => {
+                self.callers.insert(caller, (reply, room));
+                self.apply_or_defer(input);
+            }
+            Message::Input(input) => self.apply_or_defer(input),
+            Message::Logs { worker, connection, chunk } => self.take_logs(worker, connection, chunk, acks),
+            Message::Ask(question) => question(&self.brain),
+            Message::Stop(done) => *stop = Some(done),
+        }
+    }
+
+    fn apply_or_defer(&mut self, input: Input) {
+        match needs(&input) {
+            Needs::Nothing => self.apply(input, &[]),
+            Needs::Job(job) if self.brain.knows(job) => self.apply(input, &[]),
+            Needs::Job(_) | Needs::LogCounts => self.deferred.push(input),
+        }
+    }
+
+    fn apply(&mut self, input: Input, facts: &[Job]) {
+        match &input {
+            Input::Enqueue { jobs, .. } => {
+                let mut payloads = lock(&self.payloads);
+                jobs.iter().for_each(|job| payloads.put(job.id, Arc::clone(&job.spec)));
+            }
+            Input::Report { report: Report::Finished(finished), .. } => {
+                self.log_next.remove(&finished.execution);
+            }
+            _ => {}
+        }
+        self.brain.apply(input, facts);
+    }
+
+    /// A chunk is stored if it continues what is there. A repeat was stored already; of a stale execution nothing is
+    /// kept; both are acknowledged, because the worker has no further use for them.
+    fn take_logs(&mut self, worker: WorkerId, connection: Connection, chunk: LogChunk, acks: &mut Acks) {
+        let execution = chunk.execution;
+        if self.brain.bound(worker, execution) != Some(chunk.job) {
+            acks.push((connection, LogAck { execution, entries: chunk.end() }));
+            return;
+        }
+        let next = self.log_next.entry(execution).or_insert(0);
+        if chunk.first > *next {
+            tracing::error!(%execution, got = chunk.first, want = *next, "a log chunk is missing; closing the stream");
+            _ = self.parcels.send(vec![(connection, Parcel::Close)]);
+            return;
+        }
+        if chunk.first == *next {
+            *next = chunk.end();
+            self.log_bytes += chunk.data.len() + 64;
+            self.logs.push(chunk);
+        }
+        acks.push((connection, LogAck { execution, entries: *next }));
+    }
+
+    /// Reads what deferred inputs name, and applies them. No commit is under way, so what is read is current.
+    async fn resolve_deferred(&mut self) {
+        if self.deferred.is_empty() {
+            return;
+        }
+        let inputs = std::mem::take(&mut self.deferred);
+        match self.facts(&inputs).await {
+            Ok(facts) => {
+                self.brain.clock(clock::now());
+                for input in inputs {
+                    let named = match needs(&input) {
+                        Needs::Job(job) => facts.iter().filter(|fact| fact.id == job).cloned().collect(),
+                        _ => Vec::new(),
+                    };
+                    self.apply(input, &named);
+                }
+            }
+            Err(error) => self.fail_deferred(inputs, &error),
+        }
+    }
+
+    async fn facts(&mut self, inputs: &[Input]) -> Result<Vec<Job>, StoreError> {
+        let mut jobs = Vec::new();
+        let mut executions = Vec::new();
+        for input in inputs {
+            match (needs(input), input) {
+                (Needs::Job(job), _) if !self.brain.knows(job) => jobs.push(job),
+                (Needs::LogCounts, Input::Connect { worker, hello, .. }) => {
+                    let named = hello.held.iter().chain(&hello.ended);
+                    executions.extend(named.filter_map(|id| Some((self.brain.bound(*worker, *id)?, *id))));
+                }
+                _ => {}
+            }
+        }
+        executions.retain(|(_, execution)| !self.log_next.contains_key(execution));
+        if !executions.is_empty() {
+            self.log_next.extend(self.shared.store.log_entries(executions).await?);
+        }
+        if jobs.is_empty() { Ok(Vec::new()) } else { self.shared.store.jobs(jobs).await }
+    }
+
+    fn fail_deferred(&mut self, inputs: Vec<Input>, error: &StoreError) {
+        for input in inputs {
+            match input {
+                Input::Cancel { caller, .. } | Input::Retry { caller, .. } => {
+                    self.answer(caller, Err(CallError::Unavailable(error.to_string())));
+                }
+                // The worker tries again by itself.
+                Input::Connect { connection, .. } => _ = self.parcels.send(vec![(connection, Parcel::Close)]),
+                _ => {}
+            }
+        }
+    }
+
+    fn answer(&mut self, caller: Caller, answer: Reply) {
+        if let Some((reply, _room)) = self.callers.remove(&caller) {
+            _ = reply.send(answer);
+        }
+    }
+
+    fn turn(&mut self, acks: &mut Acks) {
+        self.renew_leases();
+        self.brain.clock(clock::now());
+        let (batch, effects) = self.brain.turn(std::mem::take(&mut self.stalled));
+        let logs = std::mem::take(&mut self.logs);
+        self.log_bytes = 0;
+        if batch.is_empty() && logs.is_empty() {
+            self.brain.committed(&batch);
+            self.release(effects, std::mem::take(acks));
+            return;
+        }
+        let commit = Arc::new(Commit { epoch: self.brain.epoch(), batch, logs });
+        let outcome = commit_until_done(Arc::clone(&self.shared), Arc::clone(&commit)).boxed();
+        let began = Instant::now();
+        self.flight = Some(Flight { commit, effects, acks: std::mem::take(acks), outcome, began });
+    }
+
+    fn renew_leases(&mut self) {
+        let renewed = std::mem::take(&mut *lock(&self.shared.heartbeats));
+        for (worker, at) in renewed {
+            self.brain.apply(Input::Heartbeat { worker, at }, &[]);
+        }
+    }
+
+    /// A batch is durable: what waited for it may go out.
+    fn land(&mut self) {
+        let Some(Flight { commit, effects, acks, began, .. }) = self.flight.take() else { return };
+        let (Commit { batch, logs, .. }, took) = (&*commit, began.elapsed());
+        self.stalled = took > STALL;
+        if self.stalled {
+            tracing::warn!(?took, "the database was slow");
+        }
+        self.brain.committed(batch);
+        self.shared.logs.publish(logs);
+        self.shared.watches.publish(&batch.jobs);
+        self.shared.logs.close_finished(&batch.jobs);
+        self.note_sessions(batch);
+        self.release(effects, acks);
+    }
+
+    fn note_sessions(&self, batch: &Batch) {
+        if batch.workers.is_empty() {
+            return;
+        }
+        let mut sessions = self.shared.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        for worker in &batch.workers {
+            match worker.phase {
+                Phase::Terminated => _ = sessions.remove(&worker.id),
+                _ => _ = sessions.insert(worker.id, worker.session),
+            }
+        }
+    }
+
+    fn release(&mut self, effects: Vec<Effect>, acks: Acks) {
+        let mut parcels = Parcels::new();
+        let mut acked: HashMap<Connection, (Vec<ExecutionId>, Vec<LogAck>)> = HashMap::new();
+        for (connection, ack) in acks {
+            acked.entry(connection).or_default().1.push(ack);
+        }
+        for effect in effects {
+            match effect {
+                Effect::Answer { caller, answer } => self.answer(caller, answer.map_err(CallError::Refused)),
+                Effect::ReadReady { class, priority, after, limit } => self.read(move |store| {
+                    async move {
+                        let jobs = store.ready(class, priority, after, limit).await?;
+                        Ok(Input::Ready { class, priority, limit, jobs })
+                    }
+                    .boxed()
+                }),
+                Effect::ReadDue { after, limit } => self.read(move |store| {
+                    async move { Ok(Input::Due { limit, jobs: store.due(after, limit).await? }) }.boxed()
+                }),
+                Effect::Acked { connection, execution, .. } => acked.entry(connection).or_default().0.push(execution),
+                for_worker => parcels.extend(self.parcel(for_worker)),
+            }
+        }
+        for (connection, (results, logs)) in acked {
+            parcels.push((connection, Parcel::Message(ToWorker::Acked { results, logs })));
+        }
+        if !parcels.is_empty() {
+            _ = self.parcels.send(parcels);
+        }
+    }
+
+    fn parcel(&self, effect: Effect) -> Option<(Connection, Parcel)> {
+        match effect {
+            Effect::Welcome { connection, verdicts, .. } => {
+                let verdict = |bound: &Bound| Verdict {
+                    execution: bound.execution,
+                    keep: bound.job.is_some(),
+                    log_entries: self.log_next.get(&bound.execution).copied().unwrap_or(0),
+                };
+                let held = verdicts.iter().map(verdict).collect();
+                let (lease, heartbeat) = (self.shared.options.lease, self.shared.options.heartbeat());
+                Some((connection, Parcel::Message(ToWorker::Welcome(Welcome { lease, heartbeat, held }))))
+            }
+            Effect::Run { connection, job, execution, attempt, .. } => {
+                Some((connection, Parcel::Run { job, execution, attempt }))
+            }
+            Effect::Stop { connection, execution, why, .. } => {
+                Some((connection, Parcel::Message(ToWorker::Stop { execution, why })))
+            }
+            Effect::Drain { connection, .. } => Some((connection, Parcel::Message(ToWorker::Drain))),
+            Effect::Park { connection, lease, .. } => Some((connection, Parcel::Message(ToWorker::Park { lease }))),
+            Effect::Close { connection, .. } => Some((connection, Parcel::Close)),
+            Effect::Answer { .. } | Effect::Acked { .. } | Effect::ReadReady { .. } | Effect::ReadDue { .. } => None,
+        }
+    }
+
+    /// Reads in the background, as often as it takes, and feeds what was found to the brain.
+    fn read(&self, read: impl Fn(Arc<dyn Store>) -> BoxFuture<'static, Result<Input, StoreError>> + Send + 'static) {
+        let (store, inbox) = (Arc::clone(&self.shared.store), self.inbox.clone());
+        tokio::spawn(async move {
+            loop {
+                match read(Arc::clone(&store)).await {
+                    Ok(input) => {
+                        _ = inbox.send(Message::Input(input));
+                        return;
+                    }
+                    Err(error) => tracing::warn!(%error, "cannot read from the database; trying again"),
+                }
+                tokio::time::sleep(READ_AGAIN).await;
+            }
+        });
+    }
+
+    /// The last turn: what is decided becomes durable, the workers are told to go on alone, and their streams end.
+    async fn finish(mut self, mut acks: Acks, done: oneshot::Sender<()>) -> LoopEnd {
+        let last = async {
+            self.fly_home().await?;
+            self.resolve_deferred().await;
+            self.brain.apply(Input::Park { lease: self.shared.options.parked_lease }, &[]);
+            self.turn(&mut acks);
+            self.fly_home().await
+        };
+        let ended = tokio::time::timeout(LAST_PATIENCE, last).await;
+        let ended = ended.unwrap_or_else(|_| Err(StoreError::Unavailable("no answer while shutting down".into())));
+        drop(self.parcels);
+        _ = self.dispatcher.await;
+        self.shared.links.close_all();
+        _ = done.send(());
+        ended
+    }
+
+    async fn fly_home(&mut self) -> LoopEnd {
+        if let Some(flight) = &mut self.flight {
+            (&mut flight.outcome).await?;
+            self.land();
+        }
+        Ok(())
+    }
+}
+
+/// What must be read before an input can be applied.
+enum Needs {
+    Nothing,
+    Job(JobId),
+    LogCounts,
+}
+
+fn needs(input: &Input) -> Needs {
+    match input {
+        Input::Cancel { job, .. } | Input::Retry { job, .. } => Needs::Job(*job),
+        Input::Connect { .. } => Needs::LogCounts,
+        _ => Needs::Nothing,
+    }
+}
+
+/// Commits, however often it takes: the brain is ahead already, and a repeated commit is harmless. Only a store that
+/// will never take it again ends this.
+async fn commit_until_done(shared: Arc<Shared>, commit: Arc<Commit>) -> Result<(), StoreError> {
+    let mut wait = FIRST_RETRY;
+    loop {
+        let mut attempt = shared.store.commit(Arc::clone(&commit));
+        let outcome = match tokio::time::timeout(STALL, &mut attempt).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                shared.stalled.store(true, Ordering::Relaxed);
+                attempt.await
+            }
+        };
+        match outcome {
+            Err(StoreError::Unavailable(why)) => {
+                shared.stalled.store(true, Ordering::Relaxed);
+                tracing::warn!(why, batch = commit.batch.number, "cannot commit; trying again");
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(LAST_RETRY);
+            }
+            settled => {
+                shared.stalled.store(false, Ordering::Relaxed);
+                return settled;
+            }
+        }
+    }
+}

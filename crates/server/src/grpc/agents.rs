@@ -1,0 +1,185 @@
+//! WorkerAgentService: workers join and hold their stream.
+
+use super::{authenticate, invalid, refused};
+use crate::{engine::Engine, secrets};
+use futures::stream::BoxStream;
+use hodei_api::{
+    convert,
+    v1::{self, worker_agent_service_server::WorkerAgentService},
+};
+use hodei_core::{
+    brain::{Answer, Connection, Input, Registration, Report},
+    id::WorkerId,
+    protocol::{FromWorker, Hello, ToWorker},
+    spec::Invalid,
+};
+use std::time::Duration;
+use tokio::sync::mpsc::{self, WeakUnboundedSender};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// A worker that sends no first message in this time is not one.
+const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+/// Heartbeats that may be missed before a stream is given up.
+const MISSED_HEARTBEATS: u32 = 3;
+const KEY_BYTES: std::ops::RangeInclusive<usize> = 16..=64;
+
+pub struct Service {
+    pub engine: Engine,
+}
+
+type Incoming = Streaming<v1::WorkerMessage>;
+type Sender = WeakUnboundedSender<Result<v1::ServerMessage, Status>>;
+
+#[tonic::async_trait]
+impl WorkerAgentService for Service {
+    async fn register(&self, request: Request<v1::RegisterRequest>) -> Result<Response<v1::RegisterResponse>, Status> {
+        let v1::RegisterRequest { token, worker_id, info, key } = request.into_inner();
+        let worker = if worker_id.is_empty() { None } else { Some(convert::worker_id(&worker_id).map_err(invalid)?) };
+        let info = convert::info_from_wire(info.unwrap_or_default()).map_err(invalid)?;
+        if !KEY_BYTES.contains(&key.len()) {
+            return Err(invalid(Invalid::new("key", "must be 16 to 64 random bytes")));
+        }
+        let session = self.new_session(worker, &token).await?;
+        let request = Registration {
+            token: secrets::hash(&token),
+            worker,
+            key: secrets::hash(&key),
+            session: secrets::hash(&session),
+            info,
+        };
+        match self.engine.call(0, |caller| Input::Register { caller, request }).await {
+            Ok(Answer::Registered(record)) => {
+                tracing::info!(target: "audit", worker = %record.id, name = record.info.name, "a worker registered");
+                Ok(Response::new(v1::RegisterResponse { worker_id: record.id.to_string(), session }))
+            }
+            Ok(_) => Err(Status::internal("the brain gave another answer than it was asked for")),
+            Err(error) => {
+                tracing::warn!(target: "audit", %error, worker_id, "a registration was refused");
+                Err(refused(error))
+            }
+        }
+    }
+
+    type WorkerStreamStream = BoxStream<'static, Result<v1::ServerMessage, Status>>;
+
+    async fn worker_stream(&self, request: Request<Incoming>) -> Result<Response<Self::WorkerStreamStream>, Status> {
+        let worker = authenticate(&self.engine, request.metadata())?;
+        let (outgoing, receiver) = mpsc::unbounded_channel();
+        let stream = Stream { engine: self.engine.clone(), worker, connection: self.engine.new_connection() };
+        stream.engine.shared().links.open(stream.connection, outgoing.clone());
+        tokio::spawn(stream.serve(request.into_inner(), outgoing.downgrade()));
+        Ok(Response::new(Box::pin(UnboundedReceiverStream::new(receiver))))
+    }
+
+    async fn update_worker_status(
+        &self,
+        request: Request<v1::UpdateWorkerStatusRequest>,
+    ) -> Result<Response<v1::UpdateWorkerStatusResponse>, Status> {
+        let worker = authenticate(&self.engine, request.metadata())?;
+        if request.into_inner().state() != v1::WorkerState::Draining {
+            return Err(invalid(Invalid::new("state", "DRAINING is the only state a worker can ask for")));
+        }
+        self.engine.call(0, |caller| Input::Pause { caller, worker }).await.map_err(refused)?;
+        Ok(Response::new(v1::UpdateWorkerStatusResponse {}))
+    }
+
+    async fn unregister_worker(
+        &self,
+        request: Request<v1::UnregisterWorkerRequest>,
+    ) -> Result<Response<v1::UnregisterWorkerResponse>, Status> {
+        let worker = authenticate(&self.engine, request.metadata())?;
+        let reason = request.into_inner().reason;
+        self.engine.call(0, |caller| Input::Unregister { caller, worker }).await.map_err(refused)?;
+        tracing::info!(target: "audit", %worker, reason, "a worker left for good");
+        Ok(Response::new(v1::UnregisterWorkerResponse {}))
+    }
+}
+
+impl Service {
+    /// A credential names its worker, which for a token without a worker id only the brain knows.
+    async fn new_session(&self, worker: Option<WorkerId>, token: &str) -> Result<String, Status> {
+        let hash = secrets::hash(token);
+        let worker = match worker {
+            Some(worker) => Some(worker),
+            None => self.engine.ask(move |brain| brain.token_worker(hash)).await.map_err(refused)?,
+        };
+        Ok(secrets::new_session(worker.unwrap_or(WorkerId::NIL)))
+    }
+}
+
+/// One connection of one worker.
+struct Stream {
+    engine: Engine,
+    worker: WorkerId,
+    connection: Connection,
+}
+
+impl Stream {
+    async fn serve(self, mut incoming: Incoming, outgoing: Sender) {
+        let (worker, connection) = (self.worker, self.connection);
+        match self.talk(&mut incoming, &outgoing).await {
+            Ok(()) => tracing::info!(%worker, "a worker's stream ended"),
+            Err(status) => {
+                tracing::warn!(%worker, error = status.message(), "a worker's stream broke");
+                if let Some(outgoing) = outgoing.upgrade() {
+                    _ = outgoing.send(Err(status));
+                }
+            }
+        }
+        self.engine.shared().links.close(connection);
+        self.engine.tell(Input::Disconnect { worker, connection });
+    }
+
+    async fn talk(&self, incoming: &mut Incoming, outgoing: &Sender) -> Result<(), Status> {
+        let (worker, connection) = (self.worker, self.connection);
+        let Some((hello, rest)) = self.greeting(incoming).await? else { return Ok(()) };
+        self.engine.heartbeat(worker);
+        self.engine.tell(Input::Connect { worker, connection, hello });
+        rest.into_iter().try_for_each(|event| self.take(event, outgoing))?;
+        let patience = self.engine.shared().options.heartbeat().duration() * (MISSED_HEARTBEATS + 1);
+        loop {
+            let message = match tokio::time::timeout(patience, incoming.message()).await {
+                Ok(message) => message?,
+                Err(_) => return Err(Status::deadline_exceeded("no sign of life for too long")),
+            };
+            let Some(message) = message else { return Ok(()) };
+            let events = convert::events_from_wire(message).map_err(invalid)?;
+            events.into_iter().try_for_each(|event| self.take(event, outgoing))?;
+        }
+    }
+
+    /// The first message, which begins with a Hello.
+    async fn greeting(&self, incoming: &mut Incoming) -> Result<Option<(Hello, Vec<FromWorker>)>, Status> {
+        let first = tokio::time::timeout(HELLO_PATIENCE, incoming.message());
+        let Some(first) = first.await.map_err(|_| Status::deadline_exceeded("no Hello came"))?? else { return Ok(None) };
+        let mut events = convert::events_from_wire(first).map_err(invalid)?.into_iter();
+        match events.next() {
+            Some(FromWorker::Hello(hello)) => Ok(Some((hello, events.collect()))),
+            _ => Err(invalid(Invalid::new("events", "the first event on a stream must be hello"))),
+        }
+    }
+
+    fn take(&self, event: FromWorker, outgoing: &Sender) -> Result<(), Status> {
+        let worker = self.worker;
+        let report = |report| self.engine.tell(Input::Report { caller: None, worker, report });
+        match event {
+            FromWorker::Hello(_) => return Err(invalid(Invalid::new("events", "hello comes once on a stream"))),
+            FromWorker::Heartbeat { sent } => self.renew(sent, outgoing),
+            FromWorker::Started { execution, at } => report(Report::Started { execution, at }),
+            FromWorker::Progress { execution, progress } => report(Report::Progress { execution, progress }),
+            FromWorker::Logs(chunk) => self.engine.logs(worker, self.connection, chunk),
+            FromWorker::Finished(finished) => report(Report::Finished(finished)),
+        }
+        Ok(())
+    }
+
+    /// Answers at once, whatever the store does. On a stream that the server has closed there is no answer.
+    fn renew(&self, sent: u64, outgoing: &Sender) {
+        if let Some(outgoing) = outgoing.upgrade() {
+            self.engine.heartbeat(self.worker);
+            let lease = ToWorker::Lease { sent, lease: self.engine.shared().options.lease };
+            _ = outgoing.send(Ok(v1::ServerMessage { events: convert::to_worker(lease) }));
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The gRPC doors, one file per service.
+
+mod admin;
+mod agents;
+mod jobs;
+mod logs;
+
+use crate::{engine::{CallError, Engine}, secrets};
+use axum::{middleware, response::Response};
+use hodei_api::{DESCRIPTORS, v1};
+use hodei_core::{
+    brain::Refusal,
+    id::WorkerId,
+    spec::Invalid,
+};
+use hodei_store::StoreError;
+use http::{HeaderValue, header::HeaderMap};
+use tokio::sync::watch;
+use tonic::{Code, Status, metadata::MetadataMap, service::Routes};
+
+/// A request may carry 10,000 jobs.
+const MAX_REQUEST: usize = 64 << 20;
+
+/// All services, with reflection and health.
+pub async fn routes(engine: &Engine, closing: watch::Receiver<bool>) -> Result<Routes, tonic_reflection::server::Error> {
+    use v1::{
+        job_execution_service_server::JobExecutionServiceServer as Jobs,
+        log_stream_service_server::LogStreamServiceServer as Logs,
+        worker_admin_service_server::WorkerAdminServiceServer as Admin,
+        worker_agent_service_server::WorkerAgentServiceServer as Agents,
+    };
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<Jobs<jobs::Service>>().await;
+    health.set_serving::<Logs<logs::Service>>().await;
+    health.set_serving::<Agents<agents::Service>>().await;
+    health.set_serving::<Admin<admin::Service>>().await;
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()?;
+    let jobs = jobs::Service { engine: engine.clone(), closing: closing.clone() };
+    let logs = logs::Service { engine: engine.clone(), closing };
+    let routes = Routes::new(health_service)
+        .add_service(reflection)
+        .add_service(Jobs::new(jobs).max_decoding_message_size(MAX_REQUEST).max_encoding_message_size(MAX_REQUEST))
+        .add_service(Logs::new(logs))
+        .add_service(Agents::new(agents::Service { engine: engine.clone() }).max_decoding_message_size(MAX_REQUEST))
+        .add_service(Admin::new(admin::Service { engine: engine.clone() }));
+    let router = routes.prepare().into_axum_router().layer(middleware::map_response(blame_the_request));
+    Ok(Routes::from(router))
+}
+
+/// A request that does not decode (text that is not UTF-8, say) is the caller's fault; tonic calls it INTERNAL.
+async fn blame_the_request(mut response: Response) -> Response {
+    let headers: &mut HeaderMap = response.headers_mut();
+    let internal = headers.get("grpc-status").is_some_and(|code| code == "13");
+    let decoding = headers
+        .get("grpc-message")
+        .and_then(|message| message.to_str().ok())
+        .is_some_and(|message| message.starts_with("failed%20to%20decode"));
+    if internal && decoding {
+        headers.insert("grpc-status", HeaderValue::from(Code::InvalidArgument as u16));
+    }
+    response
+}
+
+fn invalid(invalid: Invalid) -> Status {
+    Status::invalid_argument(invalid.to_string())
+}
+
+fn refused(error: CallError) -> Status {
+    match error {
+        CallError::Unavailable(why) => Status::unavailable(why),
+        CallError::Refused(refusal) => match &refusal {
+            Refusal::NoSuchJob(_) | Refusal::NoSuchWorker(_) => Status::not_found(refusal.to_string()),
+            Refusal::Illegal(_) => Status::failed_precondition(refusal.to_string()),
+            Refusal::Token(_) => Status::unauthenticated(refusal.to_string()),
+            Refusal::TooManyClasses(_) => Status::resource_exhausted(refusal.to_string()),
+        },
+    }
+}
+
+fn unreadable(error: StoreError) -> Status {
+    match error {
+        StoreError::Broken(_) => Status::internal(error.to_string()),
+        _ => Status::unavailable(error.to_string()),
+    }
+}
+
+/// The worker whose session credential a request carries.
+fn authenticate(engine: &Engine, metadata: &MetadataMap) -> Result<WorkerId, Status> {
+    let refuse = || Status::unauthenticated("the metadata 'authorization' must be 'Bearer <session>' of a registered worker");
+    let session = metadata.get("authorization").and_then(|value| value.to_str().ok());
+    let session = session.and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(refuse)?;
+    let worker = secrets::claimed_worker(session).ok_or_else(refuse)?;
+    if !engine.is_session(worker, secrets::hash(session)) {
+        tracing::warn!(target: "audit", %worker, "a session was refused");
+        return Err(refuse());
+    }
+    Ok(worker)
+}
+
+/// Resolves when the server closes: long streams end then.
+async fn closed(closing: &mut watch::Receiver<bool>) {
+    _ = closing.wait_for(|closing| *closing).await;
+}

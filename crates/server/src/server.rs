@@ -1,0 +1,174 @@
+//! A running server: the engine and its listeners.
+
+use crate::{
+    engine::{Engine, LoopEnd},
+    grpc, http,
+    listen::{self, Addresses, ListenError},
+    options::Options,
+};
+use futures::future::BoxFuture;
+use hodei_store::{Store, StoreError};
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use thiserror::Error;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, DuplexStream},
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+use tokio_stream::{
+    Stream, StreamExt,
+    wrappers::{TcpListenerStream, UnboundedReceiverStream, UnixListenerStream},
+};
+use tonic::{
+    service::Routes,
+    transport::server::{Connected, Server as Transport},
+};
+
+/// How long open calls may take to end when the server stops.
+const LAST_CALLS: Duration = Duration::from_secs(2);
+const KEEPALIVE: Duration = Duration::from_secs(20);
+/// Of HTTP/2, per stream and per connection: log streams must not wait for round trips.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+/// Of the pipe between the parts of one process.
+const DUPLEX_BYTES: usize = 256 << 10;
+
+#[derive(Debug, Error)]
+pub enum ServerError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error("cannot describe the services: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+}
+
+pub struct Server {
+    engine: Engine,
+    ended: BoxFuture<'static, LoopEnd>,
+    closing: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+    insiders: mpsc::UnboundedSender<DuplexStream>,
+    grpc: Option<SocketAddr>,
+    http: Option<SocketAddr>,
+    socket: Option<PathBuf>,
+}
+
+impl Server {
+    pub async fn start(store: Arc<dyn Store>, options: Options, at: Addresses) -> Result<Self, ServerError> {
+        // Addresses first: a server that cannot be reached must not take the lead.
+        let grpc_listener = match at.grpc {
+            Some(address) => Some(listen::tcp(address).await?),
+            None => None,
+        };
+        let http_listener = match at.http {
+            Some(address) => Some(listen::tcp(address).await?),
+            None => None,
+        };
+        let (engine, ended) = Engine::start(store, options).await?;
+        let (closing, closed) = watch::channel(false);
+        let routes = grpc::routes(&engine, closed.clone()).await?;
+        let (insiders, inside) = mpsc::unbounded_channel();
+        let mut server = Self {
+            grpc: grpc_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+            http: http_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+            socket: at.socket.clone(),
+            tasks: JoinSet::new(),
+            engine,
+            ended,
+            closing,
+            insiders,
+        };
+        server.serve(&routes, UnboundedReceiverStream::new(inside).map(Ok));
+        if let Some(listener) = grpc_listener {
+            server.serve(&routes, TcpListenerStream::new(listener).map(without_delay));
+        }
+        if let Some(listener) = http_listener {
+            let (app, mut closed) = (http::routes(server.engine.clone()), closed);
+            server.tasks.spawn(async move {
+                let until = async move { _ = closed.wait_for(|closed| *closed).await };
+                _ = axum::serve(listener, app).with_graceful_shutdown(until).await;
+            });
+        }
+        if let Some(path) = &at.socket {
+            server.serve(&routes, UnixListenerStream::new(listen::unix(path)?));
+        }
+        Ok(server)
+    }
+
+    fn serve<S, IO>(&mut self, routes: &Routes, incoming: S)
+    where
+        S: Stream<Item = io::Result<IO>> + Send + 'static,
+        IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    {
+        let (routes, mut closed) = (routes.clone(), self.closing.subscribe());
+        self.tasks.spawn(async move {
+            let until = async move { _ = closed.wait_for(|closed| *closed).await };
+            let served = Transport::builder()
+                .initial_stream_window_size(STREAM_WINDOW)
+                .initial_connection_window_size(CONNECTION_WINDOW)
+                .http2_keepalive_interval(Some(KEEPALIVE))
+                .add_routes(routes)
+                .serve_with_incoming_shutdown(incoming, until)
+                .await;
+            if let Err(error) = served {
+                tracing::error!(%error, "a listener failed");
+            }
+        });
+    }
+
+    pub fn grpc_address(&self) -> Option<SocketAddr> {
+        self.grpc
+    }
+
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http
+    }
+
+    /// A way in for other parts of this process; it needs no listener.
+    pub fn insider(&self) -> impl Fn() -> Result<DuplexStream, io::Error> + Clone + Send + 'static {
+        let insiders = self.insiders.clone();
+        move || {
+            let (ours, theirs) = tokio::io::duplex(DUPLEX_BYTES);
+            insiders.send(theirs).map_err(|_| io::ErrorKind::ConnectionRefused)?;
+            Ok(ours)
+        }
+    }
+
+    /// Whether it could leave without leaving work behind. When so, it has stopped taking commands.
+    pub async fn close_if_idle(&self) -> bool {
+        self.engine.close();
+        let idle = self.engine.ask(|brain| !brain.has_work()).await.unwrap_or(false);
+        if !idle {
+            self.engine.reopen();
+        }
+        idle
+    }
+
+    /// Resolves when the loop has ended by itself, which only a fault makes it do.
+    pub async fn failed(&mut self) -> StoreError {
+        match (&mut self.ended).await {
+            Err(error) => error,
+            Ok(()) => std::future::pending().await,
+        }
+    }
+
+    /// Commits what is decided, tells the workers to go on alone, and closes every door. Running jobs go on.
+    pub async fn stop(mut self) {
+        self.engine.stop().await;
+        self.closing.send_replace(true);
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(LAST_CALLS, ended).await.is_err() {
+            self.tasks.abort_all();
+        }
+        if let Some(socket) = &self.socket {
+            _ = std::fs::remove_file(socket);
+        }
+    }
+}
+
+fn without_delay(stream: io::Result<tokio::net::TcpStream>) -> io::Result<tokio::net::TcpStream> {
+    let stream = stream?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}

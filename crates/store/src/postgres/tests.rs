@@ -1,0 +1,218 @@
+use super::*;
+use crate::conformance::{self, Leader, for_each_check, job_id, jobs_batch, new, pending};
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Instant,
+};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+};
+
+/// Where a PostgreSQL server is that tests may make databases in, such as `postgres://postgres@127.0.0.1/postgres`.
+const SERVER: &str = "HODEI_TEST_POSTGRES";
+
+macro_rules! conformance_tests {
+    ($($check:ident)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $check() {
+            let Some(database) = Database::create().await else { return };
+            conformance::$check(database.store().await).await;
+            database.remove().await;
+        }
+    )*};
+}
+for_each_check!(conformance_tests);
+
+/// An empty database of one test.
+struct Database {
+    server: Config,
+    name: String,
+    url: String,
+}
+
+impl Database {
+    /// None where there is no server to test with; on CI that is a failure.
+    async fn create() -> Option<Self> {
+        let Ok(server_url) = std::env::var(SERVER) else {
+            assert!(std::env::var_os("CI").is_none(), "{SERVER} must be set on CI");
+            #[allow(clippy::print_stderr)]
+            {
+                eprintln!("skipped: {SERVER} is not set");
+            }
+            return None;
+        };
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("hodei_test_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let server = Config::from_str(&server_url).expect("url");
+        let (base, _) = server_url.rsplit_once('/').expect("a database in the url");
+        let url = format!("{base}/{name}");
+        let database = Self { server, name, url };
+        database.on_server(&format!("CREATE DATABASE {}", database.name)).await;
+        Some(database)
+    }
+
+    async fn on_server(&self, sql: &str) {
+        let session = Session::open(&self.server).await.expect("connect");
+        session.client.batch_execute(sql).await.expect(sql);
+    }
+
+    async fn store(&self) -> Arc<dyn Store> {
+        Arc::new(Postgres::connect(&self.url).await.expect("connect"))
+    }
+
+    async fn remove(self) {
+        self.on_server(&format!("DROP DATABASE {} WITH (FORCE)", self.name)).await;
+    }
+}
+
+#[tokio::test]
+async fn many_servers_may_start_at_once() {
+    let Some(database) = Database::create().await else { return };
+    let stores = futures::future::join_all((0..4).map(|_| database.store())).await;
+    let mut epochs: Vec<u64> = Vec::new();
+    for store in &stores {
+        epochs.push(store.lead().await.expect("lead").epoch);
+    }
+    assert_eq!(epochs, [1, 2, 3, 4]);
+    database.remove().await;
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused() {
+    let Some(database) = Database::create().await else { return };
+    drop(database.store().await);
+    let session = Session::open(&configure(&database.url).expect("url")).await.expect("connect");
+    session.client.batch_execute("INSERT INTO schema_migrations VALUES (9999, 'future')").await.expect("insert");
+    assert!(matches!(Postgres::connect(&database.url).await, Err(StoreError::Open(why)) if why.contains("9999")));
+    database.remove().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_opened_says_why() {
+    assert!(matches!(Postgres::connect("not a url").await, Err(StoreError::Open(_))));
+    let nobody = Postgres::connect("postgres://nobody@127.0.0.1:1/nothing").await;
+    assert!(matches!(nobody, Err(StoreError::Unavailable(_))));
+}
+
+/// PostgreSQL takes no NUL in a text, which stands here for any row that it refuses.
+#[tokio::test]
+async fn a_refused_row_fails_its_commit_whole() {
+    let Some(database) = Database::create().await else { return };
+    let store = database.store().await;
+    let mut leader = Leader::of(&store).await;
+    let refused = Job { queue: "\0".into(), ..pending(2) };
+    let answer = leader.try_commit(jobs_batch([new(pending(1)), new(refused)]), vec![]).await;
+    assert!(matches!(answer, Err(StoreError::Broken(_))), "{answer:?}");
+    assert!(store.list(Filter::default(), None, 9).await.expect("list").is_empty());
+    leader.commit(jobs_batch([new(pending(1))]), vec![]).await;
+    assert_eq!(store.list(Filter::default(), None, 9).await.expect("list"), [pending(1)]);
+    database.remove().await;
+}
+
+#[tokio::test]
+async fn lost_connections_are_made_again() {
+    let Some(database) = Database::create().await else { return };
+    let store = database.store().await;
+    let mut leader = Leader::of(&store).await;
+    leader.commit(jobs_batch([new(pending(1))]), vec![]).await;
+    assert_eq!(store.jobs(vec![job_id(1)]).await.expect("jobs").len(), 1);
+    let all = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'", database.name);
+    database.on_server(&all).await;
+    eventually(async || leader.try_commit(jobs_batch([new(pending(2))]), vec![]).await).await;
+    eventually(async || store.jobs(vec![job_id(2)]).await.map(|found| assert_eq!(found.len(), 1))).await;
+    database.remove().await;
+}
+
+async fn eventually(mut call: impl AsyncFnMut() -> Result<(), StoreError>) {
+    for _ in 0..20 {
+        match call().await {
+            Ok(()) => return,
+            Err(StoreError::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    panic!("it stayed away");
+}
+
+/// A server that takes connections and says nothing, as a stopped one does.
+#[tokio::test]
+async fn silence_is_answered_in_bounded_time() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("listen");
+    let url = format!("postgres://nobody@{}/nothing", silent.local_addr().expect("address"));
+    let begin = Instant::now();
+    assert!(matches!(Postgres::connect(&url).await, Err(StoreError::Unavailable(_))));
+    assert!(begin.elapsed() < Duration::from_secs(8));
+}
+
+/// The same in the middle of a conversation: the commit fails in bounded time, and goes through once the server answers.
+#[tokio::test]
+async fn a_commit_into_silence_can_be_repeated() {
+    let Some(database) = Database::create().await else { return };
+    let proxy = Proxy::start(&database).await;
+    let store: Arc<dyn Store> = Arc::new(Postgres::connect(&proxy.url).await.expect("connect"));
+    let mut leader = Leader::of(&store).await;
+    leader.commit(jobs_batch([new(pending(1))]), vec![]).await;
+    proxy.open.send_replace(false);
+    let begin = Instant::now();
+    let lost = leader.try_commit(jobs_batch([new(pending(2))]), vec![]).await;
+    assert!(matches!(lost, Err(StoreError::Unavailable(_))), "{lost:?}");
+    assert!(begin.elapsed() < Duration::from_secs(12));
+    proxy.open.send_replace(true);
+    eventually(async || leader.try_commit(jobs_batch([new(pending(2))]), vec![]).await).await;
+    assert_eq!(store.jobs(vec![job_id(1), job_id(2)]).await.expect("jobs").len(), 2);
+    database.remove().await;
+}
+
+/// Stands between store and server, and can stop passing anything on without closing a connection.
+struct Proxy {
+    url: String,
+    open: tokio::sync::watch::Sender<bool>,
+}
+
+impl Proxy {
+    async fn start(database: &Database) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
+        let port = listener.local_addr().expect("address").port();
+        let server = ("127.0.0.1", database.server.get_ports()[0]);
+        let (open, mut gate) = tokio::sync::watch::channel(true);
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                let mut gate = gate.clone();
+                tokio::spawn(async move {
+                    let mut far = TcpStream::connect(server).await.expect("server");
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut near, &mut far) => {}
+                        _ = gate.wait_for(|open| !open) => { _ = gate.wait_for(|open| *open).await; }
+                    }
+                });
+            }
+            _ = gate.changed().await;
+        });
+        Self { url: format!("postgres://postgres@127.0.0.1:{port}/{}", database.name), open }
+    }
+}
+
+/// Every statement of a read must go by its index, however many jobs there are.
+#[tokio::test]
+async fn no_read_scans_the_jobs() {
+    let Some(database) = Database::create().await else { return };
+    let store = database.store().await;
+    Leader::of(&store).await.commit(jobs_batch((0..200).map(|n| new(pending(n)))), vec![]).await;
+    let session = Session::open(&configure(&database.url).expect("url")).await.expect("connect");
+    for (sql, values, index) in [
+        (read::ACTIVE, "", "jobs_state"),
+        (read::LANES, "", "jobs_ready"),
+        (read::READY, "(1, 1::smallint, 1, 10)", "jobs_ready"),
+        (read::DUE, "(1, gen_random_uuid(), 10)", "jobs_due"),
+        (read::ANY_STATE, "(gen_random_uuid(), NULL, 10)", "jobs_pkey"),
+        (read::ONE_STATE, "(gen_random_uuid(), NULL, 10, 1::smallint)", "jobs_state"),
+    ] {
+        session.client.batch_execute(&format!("DEALLOCATE ALL; PREPARE it AS {sql}")).await.expect(sql);
+        let rows = session.client.query(&format!("EXPLAIN EXECUTE it {values}"), &[]).await.expect(sql);
+        let plan: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        let plan = plan.join("\n");
+        assert!(plan.contains(index) && !plan.contains("Seq Scan") && !plan.contains("Sort"), "{sql}\n{plan}");
+    }
+    database.remove().await;
+}

@@ -1,0 +1,515 @@
+//! The one writer. A commit is two round trips: one takes the turn, one carries all rows and the end.
+
+use super::{CALL_LIMIT, Session, bounded};
+use crate::{
+    Commit, Leadership, StoreError,
+    record::{JobColumns, encode, is_terminated, signed, unsigned},
+};
+use futures::future::{BoxFuture, join_all};
+use hodei_core::{
+    brain::{Batch, JobWrite},
+    protocol::LogChunk,
+    time::Time,
+    worker::WorkerRecord,
+};
+use serde::Serialize;
+use std::{ops::Range, sync::Arc};
+use tokio::sync::Mutex;
+use tokio_postgres::{Client, Config, Statement, types::ToSql};
+use uuid::Uuid;
+
+/// Rows and bytes that one statement carries at most; PostgreSQL takes no message of a gigabyte.
+const STATEMENT_ROWS: usize = 5_000;
+const STATEMENT_BYTES: usize = 16 << 20;
+
+pub struct Writer {
+    config: Config,
+    /// Connected when it is first needed, and again after every failure.
+    session: Mutex<Option<WriterSession>>,
+}
+
+impl Writer {
+    pub fn new(config: Config) -> Self {
+        Self { config, session: Mutex::new(None) }
+    }
+
+    pub async fn lead(&self) -> Result<Leadership, StoreError> {
+        let mut slot = self.session.lock().await;
+        let session = self.take(&mut slot).await?;
+        let leadership = bounded(CALL_LIMIT, session.lead()).await?;
+        *slot = Some(session);
+        Ok(leadership)
+    }
+
+    /// A session on which something failed may be in the middle of a transaction, so it is dropped; one that is only
+    /// out of the lead is fine.
+    pub async fn commit(&self, commit: Arc<Commit>) -> Result<(), StoreError> {
+        let mut slot = self.session.lock().await;
+        let session = self.take(&mut slot).await?;
+        let answer = bounded(CALL_LIMIT, session.commit(&commit)).await;
+        if matches!(answer, Ok(()) | Err(StoreError::Deposed { .. })) {
+            *slot = Some(session);
+        }
+        answer
+    }
+
+    /// The session leaves its place while it is used: if the caller stops waiting, it is dropped with the call.
+    async fn take(&self, slot: &mut Option<WriterSession>) -> Result<WriterSession, StoreError> {
+        match slot.take() {
+            Some(session) if !session.session.client.is_closed() => Ok(session),
+            _ => bounded(CALL_LIMIT, WriterSession::open(&self.config)).await,
+        }
+    }
+}
+
+struct WriterSession {
+    session: Session,
+    statements: Statements,
+}
+
+impl WriterSession {
+    async fn open(config: &Config) -> Result<Self, StoreError> {
+        let session = Session::open(config).await?;
+        let statements = Statements::prepare(&session.client).await?;
+        Ok(Self { session, statements })
+    }
+
+    async fn lead(&self) -> Result<Leadership, StoreError> {
+        let sql = "UPDATE leadership SET epoch = epoch + 1, batch = 0 RETURNING epoch, last_time, parked_until";
+        let row = self.session.client.query_one(sql, &[]).await?;
+        Ok(Leadership {
+            epoch: unsigned(row.try_get(0)?),
+            last: Time(row.try_get(1)?),
+            parked_until: row.try_get::<_, Option<i64>>(2)?.map(Time),
+        })
+    }
+
+    async fn commit(&self, commit: &Commit) -> Result<(), StoreError> {
+        if self.take_turn(commit.epoch, &commit.batch).await? {
+            self.write(commit).await
+        } else {
+            self.explain_no_turn(commit.epoch).await
+        }
+    }
+
+    /// Locks the leadership row, checks that the leader of this commit still leads and notes the commit's number, all
+    /// in one statement: who takes the lead meanwhile waits for this commit to end, and so does a repeat of it.
+    async fn take_turn(&self, epoch: u64, batch: &Batch) -> Result<bool, StoreError> {
+        let client = &self.session.client;
+        let (epoch, number) = (signed(epoch), signed(batch.number));
+        let parked_until = batch.parked_until.map(|time| time.0);
+        let turn: [&(dyn ToSql + Sync); 4] = [&epoch, &number, &batch.now.0, &parked_until];
+        let (begun, turn) =
+            futures::join!(client.batch_execute("BEGIN"), client.execute(&self.statements.take_turn, &turn));
+        begun?;
+        Ok(turn? == 1)
+    }
+
+    /// The commit was made before, which is fine, or another server leads.
+    async fn explain_no_turn(&self, ours: u64) -> Result<(), StoreError> {
+        let client = &self.session.client;
+        let row = client.query_one("SELECT epoch FROM leadership", &[]).await?;
+        client.batch_execute("ROLLBACK").await?;
+        match unsigned(row.try_get(0)?) {
+            current if current == ours => Ok(()),
+            current => Err(StoreError::Deposed { ours, current }),
+        }
+    }
+
+    /// All statements are sent before the first is answered. One that fails makes the others fail, and the final
+    /// COMMIT a rollback.
+    async fn write(&self, commit: &Commit) -> Result<(), StoreError> {
+        let blobs = CommitBlobs::encode(commit)?;
+        let rows = CommitRows::new(commit, &blobs);
+        let wrote = self.pipeline(&rows).commit().await?;
+        if wrote.new_jobs != rows.new_jobs.ids.len() as u64 || wrote.known_jobs != rows.known_jobs.ids.len() as u64 {
+            self.report_odd_rows(&rows.new_jobs).await;
+            self.report_odd_rows(&rows.known_jobs).await;
+        }
+        Ok(())
+    }
+
+    fn pipeline<'a>(&'a self, rows: &'a CommitRows<'a>) -> Pipeline<'a> {
+        let mut pipeline = Pipeline { client: &self.session.client, calls: Vec::new() };
+        let statements = &self.statements;
+        for piece in pieces(&rows.new_jobs.records) {
+            pipeline.send(Table::NewJobs, &statements.insert_jobs, rows.new_jobs.piece(piece));
+        }
+        for piece in pieces(&rows.known_jobs.records) {
+            let mut columns = rows.known_jobs.piece(piece);
+            columns.truncate(UPDATED_COLUMNS);
+            pipeline.send(Table::KnownJobs, &statements.update_jobs, columns);
+        }
+        pipeline.send_blobs(&statements.insert_specs, &rows.specs);
+        pipeline.send_blobs(&statements.put_results, &rows.results);
+        pipeline.send_blobs(&statements.put_tokens, &rows.tokens);
+        for piece in pieces(&rows.workers.blobs.records) {
+            pipeline.send(Table::Other, &statements.put_workers, rows.workers.piece(piece));
+        }
+        if !rows.dropped_tokens.is_empty() {
+            pipeline.send(Table::Other, &statements.drop_tokens, vec![Box::new(&rows.dropped_tokens)]);
+        }
+        for piece in pieces(&rows.logs.data) {
+            pipeline.send(Table::Other, &statements.insert_logs, rows.logs.piece(piece));
+        }
+        pipeline
+    }
+
+    /// Assertions that failed. The other rows of the commit are right, so they were kept.
+    async fn report_odd_rows(&self, rows: &JobRows<'_>) {
+        match self.session.client.query(&self.statements.odd_rows, &[&rows.ids, &rows.records]).await {
+            Ok(odd) => odd.iter().filter_map(|row| row.try_get::<_, Uuid>(0).ok()).for_each(|id| {
+                tracing::error!(job = %id, "a new job has a row already or a known one has none; its write was left out");
+            }),
+            Err(error) => tracing::error!(%error, "the writes of some jobs were left out"),
+        }
+    }
+}
+
+struct Statements {
+    take_turn: Statement,
+    insert_jobs: Statement,
+    update_jobs: Statement,
+    odd_rows: Statement,
+    insert_specs: Statement,
+    put_results: Statement,
+    put_workers: Statement,
+    put_tokens: Statement,
+    drop_tokens: Statement,
+    insert_logs: Statement,
+}
+
+impl Statements {
+    async fn prepare(client: &Client) -> Result<Self, StoreError> {
+        Ok(Self {
+            take_turn: client.prepare(TAKE_TURN).await?,
+            insert_jobs: client.prepare(INSERT_JOBS).await?,
+            update_jobs: client.prepare(UPDATE_JOBS).await?,
+            odd_rows: client.prepare(ODD_ROWS).await?,
+            insert_specs: client.prepare(INSERT_SPECS).await?,
+            put_results: client.prepare(PUT_RESULTS).await?,
+            put_workers: client.prepare(PUT_WORKERS).await?,
+            put_tokens: client.prepare(PUT_TOKENS).await?,
+            drop_tokens: client.prepare(DROP_TOKENS).await?,
+            insert_logs: client.prepare(INSERT_LOGS).await?,
+        })
+    }
+}
+
+const TAKE_TURN: &str = "
+    UPDATE leadership
+    SET batch = $2, last_time = greatest(last_time, $3), parked_until = coalesce($4, parked_until)
+    WHERE epoch = $1 AND batch < $2";
+const INSERT_JOBS: &str = "
+    INSERT INTO jobs (id, state, queue, class, priority, seq, due_at, record, created_at)
+    SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::bigint[], $5::smallint[], $6::bigint[],
+                         $7::bigint[], $8::bytea[], $9::bigint[])
+    ON CONFLICT DO NOTHING";
+const UPDATE_JOBS: &str = "
+    UPDATE jobs
+    SET state = w.state, queue = w.queue, class = w.class, priority = w.priority, seq = w.seq, due_at = w.due_at,
+        record = w.record
+    FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::bigint[], $5::smallint[], $6::bigint[], $7::bigint[],
+                $8::bytea[]) AS w (id, state, queue, class, priority, seq, due_at, record)
+    WHERE jobs.id = w.id";
+const ODD_ROWS: &str = "
+    SELECT w.id FROM unnest($1::uuid[], $2::bytea[]) AS w (id, record) LEFT JOIN jobs ON jobs.id = w.id
+    WHERE jobs.record IS DISTINCT FROM w.record";
+const INSERT_SPECS: &str = "
+    INSERT INTO job_specs (id, spec) SELECT * FROM unnest($1::uuid[], $2::bytea[]) ON CONFLICT DO NOTHING";
+const PUT_RESULTS: &str = "
+    INSERT INTO job_results (id, result) SELECT * FROM unnest($1::uuid[], $2::bytea[])
+    ON CONFLICT (id) DO UPDATE SET result = excluded.result";
+const PUT_WORKERS: &str = "
+    INSERT INTO workers (id, record, terminated) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::boolean[])
+    ON CONFLICT (id) DO UPDATE SET terminated = excluded.terminated, record = excluded.record";
+const PUT_TOKENS: &str = "
+    INSERT INTO worker_tokens (hash, record) SELECT * FROM unnest($1::bytea[], $2::bytea[])
+    ON CONFLICT (hash) DO UPDATE SET record = excluded.record";
+const DROP_TOKENS: &str = "DELETE FROM worker_tokens WHERE hash = ANY ($1::bytea[])";
+const INSERT_LOGS: &str = "
+    INSERT INTO log_chunks (job_id, execution_id, first, count, data)
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[], $5::bytea[])
+    ON CONFLICT DO NOTHING";
+
+/// The updated columns come first in a piece of job rows; the rest never changes.
+const UPDATED_COLUMNS: usize = 8;
+
+type Params<'a> = Vec<Box<dyn ToSql + Sync + Send + 'a>>;
+
+/// Statements in the order in which they are sent.
+struct Pipeline<'a> {
+    client: &'a Client,
+    calls: Vec<BoxFuture<'a, Result<(Table, u64), tokio_postgres::Error>>>,
+}
+
+/// What a statement writes, as far as its rows are counted.
+#[derive(Clone, Copy)]
+enum Table {
+    NewJobs,
+    KnownJobs,
+    Other,
+}
+
+#[derive(Default)]
+struct Wrote {
+    new_jobs: u64,
+    known_jobs: u64,
+}
+
+impl<'a> Pipeline<'a> {
+    fn send(&mut self, table: Table, statement: &'a Statement, params: Params<'a>) {
+        let client = self.client;
+        self.calls.push(Box::pin(async move { Ok((table, client.execute_raw(statement, params).await?)) }));
+    }
+
+    fn send_blobs<K: ToSql + Sync + Send>(&mut self, statement: &'a Statement, rows: &'a BlobRows<'a, K>) {
+        for piece in pieces(&rows.records) {
+            self.send(Table::Other, statement, rows.piece(piece));
+        }
+    }
+
+    /// Each call is sent when it is first polled, so they go out in order, the COMMIT last.
+    async fn commit(mut self) -> Result<Wrote, StoreError> {
+        let client = self.client;
+        self.calls.push(Box::pin(async move { client.batch_execute("COMMIT").await.map(|()| (Table::Other, 0)) }));
+        let mut wrote = Wrote::default();
+        for answer in join_all(self.calls).await {
+            match answer? {
+                (Table::NewJobs, rows) => wrote.new_jobs += rows,
+                (Table::KnownJobs, rows) => wrote.known_jobs += rows,
+                (Table::Other, _) => {}
+            }
+        }
+        Ok(wrote)
+    }
+}
+
+/// The rows of one statement: not too many, and not too many bytes unless a single row has them.
+fn pieces<'a>(blobs: &'a [&[u8]]) -> impl Iterator<Item = Range<usize>> + use<'a> {
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |blob: &&&[u8]| {
+            bytes += blob.len();
+            bytes <= STATEMENT_BYTES
+        };
+        let count = blobs.get(start..)?.iter().take(STATEMENT_ROWS).take_while(fits).count().max(1);
+        let end = (start + count).min(blobs.len());
+        let piece = start..end;
+        start = end;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// Everything of a commit that has to be encoded.
+struct CommitBlobs {
+    new_jobs: Blobs,
+    known_jobs: Blobs,
+    specs: Blobs,
+    workers: Blobs,
+    tokens: Blobs,
+}
+
+impl CommitBlobs {
+    fn encode(commit: &Commit) -> Result<Self, StoreError> {
+        let batch = &commit.batch;
+        Ok(Self {
+            new_jobs: Blobs::encode(new_jobs(batch).map(|write| &write.job))?,
+            known_jobs: Blobs::encode(known_jobs(batch).map(|write| &write.job))?,
+            specs: Blobs::encode(new_jobs(batch).filter_map(|write| write.spec.as_deref()))?,
+            workers: Blobs::encode(&batch.workers)?,
+            tokens: Blobs::encode(&batch.tokens)?,
+        })
+    }
+}
+
+fn new_jobs(batch: &Batch) -> impl Iterator<Item = &JobWrite> {
+    batch.jobs.iter().filter(|write| write.spec.is_some())
+}
+
+fn known_jobs(batch: &Batch) -> impl Iterator<Item = &JobWrite> {
+    batch.jobs.iter().filter(|write| write.spec.is_none())
+}
+
+/// Many records in one allocation.
+#[derive(Default)]
+struct Blobs {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Blobs {
+    fn encode<'v, T: Serialize + 'v>(values: impl IntoIterator<Item = &'v T>) -> Result<Self, StoreError> {
+        let mut blobs = Self::default();
+        for value in values {
+            encode(value, &mut blobs.bytes)?;
+            blobs.ends.push(blobs.bytes.len());
+        }
+        Ok(blobs)
+    }
+
+    fn slices(&self) -> Vec<&[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end]).collect()
+    }
+}
+
+/// A commit as columns.
+struct CommitRows<'a> {
+    new_jobs: JobRows<'a>,
+    known_jobs: JobRows<'a>,
+    specs: BlobRows<'a, Uuid>,
+    results: BlobRows<'a, Uuid>,
+    tokens: BlobRows<'a, &'a [u8]>,
+    workers: WorkerRows<'a>,
+    dropped_tokens: Vec<&'a [u8]>,
+    logs: LogRows<'a>,
+}
+
+impl<'a> CommitRows<'a> {
+    fn new(commit: &'a Commit, blobs: &'a CommitBlobs) -> Self {
+        let batch = &commit.batch;
+        let results = batch.jobs.iter().filter_map(|write| Some((write.job.id.0, write.result.as_deref()?)));
+        let (result_ids, results) = results.unzip();
+        Self {
+            new_jobs: JobRows::new(new_jobs(batch), &blobs.new_jobs),
+            known_jobs: JobRows::new(known_jobs(batch), &blobs.known_jobs),
+            specs: BlobRows {
+                keys: new_jobs(batch).map(|write| write.job.id.0).collect(),
+                records: blobs.specs.slices(),
+            },
+            results: BlobRows { keys: result_ids, records: results },
+            tokens: BlobRows {
+                keys: batch.tokens.iter().map(|token| &token.hash.0[..]).collect(),
+                records: blobs.tokens.slices(),
+            },
+            workers: WorkerRows::new(&batch.workers, &blobs.workers),
+            dropped_tokens: batch.dropped_tokens.iter().map(|hash| &hash.0[..]).collect(),
+            logs: LogRows::new(&commit.logs),
+        }
+    }
+}
+
+#[derive(Default)]
+struct JobRows<'a> {
+    ids: Vec<Uuid>,
+    states: Vec<i16>,
+    queues: Vec<&'a str>,
+    classes: Vec<i64>,
+    priorities: Vec<i16>,
+    seqs: Vec<i64>,
+    due_ats: Vec<Option<i64>>,
+    records: Vec<&'a [u8]>,
+    created_ats: Vec<i64>,
+}
+
+impl<'a> JobRows<'a> {
+    fn new(writes: impl Iterator<Item = &'a JobWrite>, records: &'a Blobs) -> Self {
+        let mut rows = Self { records: records.slices(), ..Self::default() };
+        for write in writes {
+            let job = JobColumns::of(&write.job);
+            rows.ids.push(Uuid::from_bytes(*job.id));
+            rows.states.push(job.state);
+            rows.queues.push(job.queue);
+            rows.classes.push(job.class);
+            rows.priorities.push(job.priority);
+            rows.seqs.push(job.seq);
+            rows.due_ats.push(job.due_at);
+            rows.created_ats.push(job.created_at);
+        }
+        rows
+    }
+
+    fn piece(&self, piece: Range<usize>) -> Params<'_> {
+        vec![
+            Box::new(&self.ids[piece.clone()]),
+            Box::new(&self.states[piece.clone()]),
+            Box::new(&self.queues[piece.clone()]),
+            Box::new(&self.classes[piece.clone()]),
+            Box::new(&self.priorities[piece.clone()]),
+            Box::new(&self.seqs[piece.clone()]),
+            Box::new(&self.due_ats[piece.clone()]),
+            Box::new(&self.records[piece.clone()]),
+            Box::new(&self.created_ats[piece]),
+        ]
+    }
+}
+
+/// Rows of a key and a record.
+struct BlobRows<'a, K> {
+    keys: Vec<K>,
+    records: Vec<&'a [u8]>,
+}
+
+impl<K: ToSql + Sync + Send> BlobRows<'_, K> {
+    fn piece(&self, piece: Range<usize>) -> Params<'_> {
+        vec![Box::new(&self.keys[piece.clone()]), Box::new(&self.records[piece])]
+    }
+}
+
+struct WorkerRows<'a> {
+    blobs: BlobRows<'a, Uuid>,
+    terminated: Vec<bool>,
+}
+
+impl<'a> WorkerRows<'a> {
+    fn new(workers: &[WorkerRecord], records: &'a Blobs) -> Self {
+        let keys = workers.iter().map(|worker| worker.id.0).collect();
+        Self {
+            blobs: BlobRows { keys, records: records.slices() },
+            terminated: workers.iter().map(is_terminated).collect(),
+        }
+    }
+
+    fn piece(&self, piece: Range<usize>) -> Params<'_> {
+        let mut params = self.blobs.piece(piece.clone());
+        params.push(Box::new(&self.terminated[piece]));
+        params
+    }
+}
+
+struct LogRows<'a> {
+    jobs: Vec<Uuid>,
+    executions: Vec<Uuid>,
+    firsts: Vec<i64>,
+    counts: Vec<i64>,
+    data: Vec<&'a [u8]>,
+}
+
+impl<'a> LogRows<'a> {
+    fn new(chunks: &'a [LogChunk]) -> Self {
+        Self {
+            jobs: chunks.iter().map(|chunk| chunk.job.0).collect(),
+            executions: chunks.iter().map(|chunk| chunk.execution.0).collect(),
+            firsts: chunks.iter().map(|chunk| signed(chunk.first)).collect(),
+            counts: chunks.iter().map(|chunk| chunk.count.into()).collect(),
+            data: chunks.iter().map(|chunk| &*chunk.data).collect(),
+        }
+    }
+
+    fn piece(&self, piece: Range<usize>) -> Params<'_> {
+        vec![
+            Box::new(&self.jobs[piece.clone()]),
+            Box::new(&self.executions[piece.clone()]),
+            Box::new(&self.firsts[piece.clone()]),
+            Box::new(&self.counts[piece.clone()]),
+            Box::new(&self.data[piece]),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_every_row_once() {
+        let big = vec![0; STATEMENT_BYTES + 1];
+        let small = vec![0; 10];
+        let blobs: Vec<&[u8]> = [&small[..], &big, &big, &small].into_iter().chain(vec![&small[..]; 12_000]).collect();
+        let pieces: Vec<_> = pieces(&blobs).collect();
+        assert_eq!(pieces, [0..1, 1..2, 2..3, 3..5_003, 5_003..10_003, 10_003..12_004]);
+        assert_eq!(super::pieces(&[]).count(), 0);
+    }
+}

@@ -1,0 +1,421 @@
+//! A slot's task: it runs one assignment after the other.
+
+use super::{
+    ExecutorEvent, Shared,
+    clock::wall,
+    folder::{Folder, Left},
+    mask::Masks,
+    output::{Output, Stream},
+    program,
+    progress::ProgressLines,
+    supervisor::Order,
+};
+use crate::guardian::message::{self, Control, Ended, Report, SHORT, Start, StartError, Stopped};
+use hodei_core::{
+    id::ExecutionId,
+    protocol::{Assignment, Finished, StopReason},
+    spec::Timeouts,
+    state::{Failure, FailureKind, Outcome},
+    time::{Millis, Time},
+};
+use rustix::{
+    fd::{AsFd, OwnedFd},
+    pipe::PipeFlags,
+};
+use std::{io, sync::Arc};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    net::unix::pipe,
+    select,
+    sync::{Notify, mpsc, oneshot},
+    time::{Instant, sleep_until},
+};
+use tracing::{debug, warn};
+
+/// For a slot's task.
+#[derive(Debug)]
+pub(super) enum Command {
+    Run(Assignment),
+    Stop { execution: ExecutionId, why: StopReason },
+}
+
+/// Why an execution is being stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Asked(StopReason),
+    Shutdown,
+}
+
+/// What became of an execution's process.
+#[derive(Debug)]
+enum End {
+    NotStarted(StartError),
+    Ended(Ended),
+    /// The guardian is gone, and a new one has made sure that the job is, too.
+    Lost,
+}
+
+/// A slot's connection to a guardian.
+#[derive(Debug)]
+struct Link {
+    socket: AsyncFd<OwnedFd>,
+    generation: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct SlotTask {
+    index: u32,
+    shared: Arc<Shared>,
+    folder: Option<Folder>,
+    link: Option<Link>,
+}
+
+impl SlotTask {
+    pub(super) fn new(index: u32, shared: Arc<Shared>) -> Self {
+        Self { index, shared, folder: None, link: None }
+    }
+
+    /// Runs what it is given until the executor shuts down or is dropped.
+    pub(super) async fn serve(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
+        let mut shutdown = self.shared.shutdown.subscribe();
+        loop {
+            let command = select! {
+                command = commands.recv() => command,
+                _ = shutdown.wait_for(|shutdown| *shutdown) => None,
+            };
+            match command {
+                Some(Command::Run(assignment)) => self.run(assignment, &mut commands).await,
+                // It has ended by itself.
+                Some(Command::Stop { .. }) => {}
+                None => return,
+            }
+        }
+    }
+
+    async fn run(&mut self, assignment: Assignment, commands: &mut mpsc::UnboundedReceiver<Command>) {
+        let execution = assignment.execution;
+        let finished = match self.execute(&assignment, commands).await {
+            Ok(finished) => finished,
+            Err(failure) => Finished {
+                execution,
+                outcome: Outcome::Failed(failure),
+                started_at: None,
+                finished_at: wall(),
+                log_entries: 0,
+                result: None,
+            },
+        };
+        self.shared.release(execution, self.index);
+        _ = self.shared.events.send(ExecutorEvent::Ended(finished));
+        if let Some(folder) = &mut self.folder
+            && let Err(error) = folder.tidy().await
+        {
+            warn!(slot = self.index, %error, "the slot's folder cannot be cleaned, and is made anew");
+            self.folder = None;
+        }
+    }
+
+    async fn execute(
+        &mut self,
+        assignment: &Assignment,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+    ) -> Result<Finished, Failure> {
+        let spec = &assignment.spec;
+        let masks = Masks::new(spec.secrets.values())
+            .map_err(|error| program::not_started(format!("the secrets cannot be masked: {error}")))?;
+        let shared = self.shared.clone();
+        let start = program::prepare(assignment, self.folder()?, &shared.account)?;
+        let no_pipes = |error: io::Error| program::not_started(format!("no pipes for the job's output: {error}"));
+        let (stdout, stdout_end) = output_pipe().map_err(no_pipes)?;
+        let (stderr, stderr_end) = output_pipe().map_err(no_pipes)?;
+        let stdin = (!spec.stdin.is_empty()).then(|| message::memory_file("stdin", &spec.stdin)).transpose();
+        let stdin = stdin.map_err(|error| program::not_started(format!("no file for the job's input: {error}")))?;
+        let mut fds = vec![stdout_end, stderr_end];
+        fds.extend(stdin);
+        self.send_start(&start, &fds).await.map_err(|error| {
+            program::not_started(format!("the job could not be handed to the guardian: {error}"))
+        })?;
+        drop(fds);
+
+        let (events, budget) = (shared.events.clone(), shared.config.log_budget.clone());
+        let output = Output::new(assignment.job, assignment.execution, events, budget, shared.shutdown.subscribe());
+        let stdout = Stream::new(stdout, false, masks.as_ref());
+        let stderr = Stream::new(stderr, true, masks.as_ref());
+        let ended = Notify::new();
+        let mut watch = Watch::new(assignment, masks);
+        let end = async {
+            let end = self.watch(&mut watch, commands).await;
+            ended.notify_one();
+            end
+        };
+        let (end, log_entries) = tokio::join!(end, output.pump(stdout, stderr, &ended));
+        Ok(self.finished(watch, end, log_entries, &start))
+    }
+
+    fn folder(&mut self) -> Result<&Folder, Failure> {
+        if self.folder.is_none() {
+            let made = Folder::create(&self.shared.config.scratch, self.index);
+            self.folder = Some(made.map_err(|error| {
+                program::not_started(format!("the worker's scratch folder cannot be used: {error}"))
+            })?);
+        }
+        self.folder.as_ref().ok_or_else(|| program::not_started("the slot has no folder".to_owned()))
+    }
+
+    /// Hands the job to the guardian; to the next one if this one has died in the meantime.
+    async fn send_start(&mut self, start: &Start, fds: &[OwnedFd]) -> io::Result<()> {
+        const TRIES: usize = 5;
+        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+        let mut sent = Err(io::ErrorKind::NotConnected.into());
+        for _ in 0..TRIES {
+            let link = match self.link.take() {
+                Some(link) => link,
+                None => self.attach().await?,
+            };
+            sent = message::send(&link.socket, start, &fds);
+            if sent.is_ok() {
+                self.link = Some(link);
+                break;
+            }
+            self.await_guardian_after(link.generation).await;
+        }
+        sent
+    }
+
+    async fn attach(&self) -> io::Result<Link> {
+        let (ours, theirs) = message::socket_pair()?;
+        let (to, generation) = oneshot::channel();
+        let gone = |_| io::Error::from(io::ErrorKind::NotConnected);
+        let order = Order::Attach { slot: self.index, socket: theirs, to };
+        self.shared.orders.send(order).map_err(|_| io::Error::from(io::ErrorKind::NotConnected))?;
+        let generation = generation.await.map_err(gone)?;
+        Ok(Link { socket: AsyncFd::register(ours)?, generation })
+    }
+
+    async fn await_guardian_after(&self, lost: u64) {
+        _ = self.shared.generation.subscribe().wait_for(|generation| *generation > lost).await;
+    }
+
+    /// Follows a job from the moment it was handed over until all of it is gone.
+    async fn watch(&mut self, watch: &mut Watch, commands: &mut mpsc::UnboundedReceiver<Command>) -> End {
+        let Some(Link { socket, generation }) = &self.link else { return End::Lost };
+        let (shared, lost) = (&self.shared, *generation);
+        let reports = self.folder.as_ref().map(|folder| &folder.reports);
+        let mut shutdown = shared.shutdown.subscribe();
+        let end = loop {
+            let stop = select! {
+                report = receive(socket) => match report {
+                    Some(Report::Started { at }) => {
+                        watch.started(at);
+                        _ = shared.events.send(ExecutorEvent::Started { execution: watch.execution, at });
+                        watch.due_stop()
+                    }
+                    Some(Report::NotStarted(error)) => break End::NotStarted(error),
+                    Some(Report::Ended(ended)) => break End::Ended(ended),
+                    None => break End::Lost,
+                },
+                command = commands.recv() => match command {
+                    Some(Command::Stop { execution, why }) if execution == watch.execution => watch.stop(Why::Asked(why)),
+                    Some(_) => None,
+                    None => watch.stop(Why::Shutdown),
+                },
+                _ = shutdown.wait_for(|shutdown| *shutdown), if watch.why != Some(Why::Shutdown) => watch.stop(Why::Shutdown),
+                () = sleep_until(watch.run_until()), if watch.may_time_out() => watch.stop(Why::Asked(StopReason::RunTimeout)),
+                () = readable(reports) => {
+                    watch.read_progress(reports, pipe::Receiver::try_read);
+                    None
+                }
+                () = sleep_until(watch.progress_due()), if watch.progress.due().is_some() => {
+                    if let Some(progress) = watch.progress.take() {
+                        watch.report(&shared.events, progress);
+                    }
+                    None
+                }
+            };
+            if let Some(grace) = stop {
+                let stop = Control::Stop { slot: self.index, execution: watch.execution, grace_ms: grace.0 };
+                _ = shared.orders.send(Order::Control(stop));
+            }
+        };
+        // The runtime may not have heard yet that there is more.
+        watch.read_progress(reports, |reports, bytes| Ok(rustix::io::read(reports, bytes)?));
+        if let Some(progress) = watch.progress.finish() {
+            watch.report(&shared.events, progress);
+        }
+        if matches!(end, End::Lost) {
+            self.link = None;
+            self.await_guardian_after(lost).await;
+        }
+        end
+    }
+
+    fn finished(&self, watch: Watch, end: End, log_entries: u64, start: &Start) -> Finished {
+        let finished_at = if let End::Ended(ended) = &end { ended.finished } else { wall() };
+        let started_at = watch.started_at;
+        let mut outcome = watch.outcome(&end, start);
+        let left = self.folder.as_ref().map_or(Left::Nothing, Folder::take_result);
+        let result = match left {
+            Left::Result(json) => Some(json),
+            Left::Bad(problem) if outcome == Outcome::Succeeded => {
+                outcome = Outcome::Failed(Failure::new(FailureKind::Error, problem));
+                None
+            }
+            _ => None,
+        };
+        if let End::Ended(ended) = &end {
+            debug!(execution = %watch.execution, ?outcome, usage = ?ended.usage, "ended");
+        }
+        Finished { execution: watch.execution, outcome, started_at, finished_at, log_entries, result }
+    }
+}
+
+/// One execution, as its slot's task follows it.
+#[derive(Debug)]
+struct Watch {
+    execution: ExecutionId,
+    timeouts: Timeouts,
+    masks: Option<Arc<Masks>>,
+    started_at: Option<Time>,
+    run_until: Option<Instant>,
+    why: Option<Why>,
+    progress: ProgressLines,
+}
+
+impl Watch {
+    fn new(assignment: &Assignment, masks: Option<Arc<Masks>>) -> Self {
+        Self {
+            execution: assignment.execution,
+            timeouts: assignment.spec.timeouts,
+            masks,
+            started_at: None,
+            run_until: None,
+            why: None,
+            progress: ProgressLines::default(),
+        }
+    }
+
+    fn started(&mut self, at: Time) {
+        self.started_at = Some(at);
+        self.run_until = self.timeouts.run.map(|run| Instant::now() + run.duration());
+    }
+
+    /// Notes why it must end. The first reason stays; a later one may only hasten the end. Returns the grace of the stop
+    /// that the guardian must hear of now.
+    fn stop(&mut self, why: Why) -> Option<Millis> {
+        let hastens = matches!(why, Why::Shutdown | Why::Asked(StopReason::Stale));
+        let news = self.why.is_none() || hastens;
+        self.why.get_or_insert(why);
+        if !news || self.started_at.is_none() {
+            return None;
+        }
+        Some(if hastens { Millis::ZERO } else { self.timeouts.kill_grace })
+    }
+
+    /// The grace of a stop that came before the guardian could have known the job.
+    fn due_stop(&self) -> Option<Millis> {
+        self.why.map(|why| match why {
+            Why::Shutdown | Why::Asked(StopReason::Stale) => Millis::ZERO,
+            Why::Asked(_) => self.timeouts.kill_grace,
+        })
+    }
+
+    fn may_time_out(&self) -> bool {
+        self.run_until.is_some() && self.why.is_none()
+    }
+
+    fn run_until(&self) -> Instant {
+        self.run_until.unwrap_or_else(Instant::now)
+    }
+
+    fn progress_due(&self) -> Instant {
+        self.progress.due().unwrap_or_else(Instant::now)
+    }
+
+    fn read_progress(
+        &mut self,
+        reports: Option<&pipe::Receiver>,
+        read: impl Fn(&pipe::Receiver, &mut [u8]) -> io::Result<usize>,
+    ) {
+        let mut bytes = [0; 4096];
+        while let Some(reports) = reports
+            && let Ok(size) = read(reports, &mut bytes)
+            && size > 0
+        {
+            self.progress.feed(&bytes[..size]);
+        }
+    }
+
+    fn report(&self, events: &mpsc::UnboundedSender<ExecutorEvent>, mut progress: hodei_core::job::Progress) {
+        if let Some(masks) = &self.masks {
+            progress.message = String::from_utf8_lossy(&masks.apply(progress.message.as_bytes())).into_owned();
+        }
+        _ = events.send(ExecutorEvent::Progress { execution: self.execution, progress });
+    }
+
+    fn outcome(&self, end: &End, start: &Start) -> Outcome {
+        match end {
+            End::NotStarted(StartError::Lease) => lease_ran_out(),
+            End::NotStarted(StartError::Limits { message }) => {
+                Outcome::Failed(program::not_started(format!("the job's limits cannot be set: {message}")))
+            }
+            End::NotStarted(StartError::Spawn { errno }) => {
+                Outcome::Failed(program::refused(*errno, &start.program))
+            }
+            End::Lost => Outcome::Failed(Failure::new(FailureKind::WorkerLost, "stopped: the worker's guardian was lost")),
+            End::Ended(ended) => match ended.stopped {
+                Some(Stopped::Lease) => lease_ran_out(),
+                Some(Stopped::Asked) => self.stopped(ended),
+                None => by_itself(ended),
+            },
+        }
+    }
+
+    /// The outcome of an execution that we ended.
+    fn stopped(&self, ended: &Ended) -> Outcome {
+        match self.why {
+            Some(Why::Shutdown) => Outcome::Released,
+            Some(Why::Asked(StopReason::RunTimeout)) => {
+                let limit = self.timeouts.run.unwrap_or_default().duration();
+                let failure = Failure::new(FailureKind::RunTimeout, format!("ran longer than {limit:?}"));
+                Outcome::Failed(Failure { exit_code: ended.exit_code, signal: ended.signal, ..failure })
+            }
+            _ => Outcome::Cancelled,
+        }
+    }
+}
+
+fn by_itself(ended: &Ended) -> Outcome {
+    if ended.out_of_memory {
+        let failure = Failure::new(FailureKind::OutOfMemory, "killed at its memory limit");
+        return Outcome::Failed(Failure { exit_code: ended.exit_code, signal: ended.signal, ..failure });
+    }
+    match (ended.exit_code, ended.signal) {
+        (Some(0), _) => Outcome::Succeeded,
+        (Some(code), _) => Outcome::Failed(Failure::exit(code)),
+        (None, signal) => Outcome::Failed(Failure::signal(signal.unwrap_or_default())),
+    }
+}
+
+fn lease_ran_out() -> Outcome {
+    Outcome::Failed(Failure::new(FailureKind::WorkerLost, "stopped: the lease ran out"))
+}
+
+/// The reading end for us, and the writing end for the job.
+fn output_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&reader, true)?;
+    Ok((pipe::Receiver::from_owned_fd_unchecked(reader)?, writer))
+}
+
+/// The guardian's next report, or `None` when it is gone.
+async fn receive(socket: &AsyncFd<OwnedFd>) -> Option<Report> {
+    let received = socket.async_io(Interest::READABLE, |socket| message::receive(socket, &mut [0; SHORT])).await;
+    received.ok().flatten().map(|(report, _)| report)
+}
+
+async fn readable(reports: Option<&pipe::Receiver>) {
+    match reports {
+        Some(reports) => _ = reports.readable().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,62 @@
+//! The agent's side of the guardian's start.
+
+use super::message::{self, Control, Init, Isolation, Mechanism, Ready, SHORT};
+use hodei_core::id::WorkerId;
+use rustix::fd::OwnedFd;
+use std::{
+    ffi::OsString,
+    io,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    process::{Child, Command},
+};
+
+/// How to start a guardian: a program that calls [`super::main`] when it is run with these arguments.
+#[derive(Clone, Debug)]
+pub struct GuardianCommand {
+    pub program: PathBuf,
+    pub args: Vec<OsString>,
+    /// The mechanism to use; the best one that the host allows if left out.
+    pub mechanism: Option<Mechanism>,
+}
+
+impl Default for GuardianCommand {
+    /// This program itself, with the argument `guardian`.
+    fn default() -> Self {
+        Self { program: "/proc/self/exe".into(), args: vec!["guardian".into()], mechanism: None }
+    }
+}
+
+/// A running guardian.
+#[derive(Debug)]
+pub(crate) struct GuardianProcess {
+    pub process: Child,
+    pub control: AsyncFd<OwnedFd>,
+    pub isolation: Isolation,
+}
+
+impl GuardianCommand {
+    /// Starts a guardian and waits until it is ready: nothing of a former life runs any more then.
+    pub(crate) async fn start(&self, worker: WorkerId, pids_limit: u32, scratch: &Path) -> io::Result<GuardianProcess> {
+        let (ours, theirs) = message::socket_pair()?;
+        // It needs nothing of the agent's environment, and jobs must not find any of it there.
+        let process = Command::new(&self.program)
+            .args(&self.args)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()?;
+        let control = AsyncFd::register(ours)?;
+        let init = Init { worker, pids_limit, scratch: scratch.to_owned(), mechanism: self.mechanism };
+        message::send(&control, &Control::Init(init), &[])?;
+        let ready = control.async_io(Interest::READABLE, |socket| message::receive(socket, &mut [0; SHORT])).await?;
+        match ready {
+            Some((Ready(isolation), _)) => Ok(GuardianProcess { process, control, isolation }),
+            None => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the guardian ended before it was ready")),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The guardian: a small process beside the agent that starts the jobs and outlives the agent just long enough to end
+//! them.
+//!
+//! It kills every job when the agent's socket closes (the agent died) and when the lease runs out (the agent is frozen
+//! or cut off). Each slot has a thread and a socket of its own, so a job costs one message each way and no hand-over
+//! inside the guardian. The main thread keeps the lease, stops jobs and reaps orphans.
+
+mod cgroup;
+mod command;
+pub(crate) mod message;
+mod posix;
+mod proc;
+mod slot;
+
+pub use command::GuardianCommand;
+pub(crate) use command::GuardianProcess;
+pub use message::{Isolation, Limit, Mechanism};
+
+use crate::executor::boottime;
+use cgroup::Groups;
+use message::{Control, INLINE, Init, Ready};
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags},
+    fd::{AsFd, OwnedFd},
+    net::Shutdown,
+    process::WaitOptions,
+    time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec},
+};
+use slot::Slot;
+use std::{
+    fs::File,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+/// No lease has been set yet.
+const NO_DEADLINE: u64 = u64::MAX;
+/// Every lease is over.
+const LONG_AGO: u64 = 0;
+/// Wait only for children of the calling thread. The main thread's are orphans that were handed to it; a job's main
+/// process belongs to its slot's thread.
+const OWN_CHILDREN: WaitOptions = WaitOptions::from_bits_retain(0x2000_0000);
+
+/// The guardian's process, from start to end. Its control socket is its standard input.
+pub fn main() -> io::Result<()> {
+    posix::close_inherited();
+    let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    run(control)
+}
+
+/// Guards until the agent's end of `control` closes and all jobs are gone.
+pub fn run(control: OwnedFd) -> io::Result<()> {
+    posix::block_polite_signals();
+    // Fails only for the leader of a process group, which is then apart from the agent's terminal already.
+    _ = rustix::process::setsid();
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let Some((Control::Init(init), _)) = message::receive(&control, &mut [0; INLINE])? else { return Ok(()) };
+    let groups = Groups::detect(init.worker, init.pids_limit, init.mechanism);
+    clear_former_life(&groups, &init);
+    message::send(&control, &Ready(groups.isolation()), &[])?;
+    let mut guardian = Guardian::new(control, groups)?;
+    let served = guardian.serve();
+    guardian.end();
+    served
+}
+
+fn clear_former_life(groups: &Groups, init: &Init) {
+    let marker = format!("HODEI_PROGRESS={}/", init.scratch.display());
+    let tracked = groups.isolation().mechanism != Mechanism::None;
+    slot::kill_all(|| if tracked { groups.members() } else { proc::family(None, &marker) });
+    groups.remove_slots();
+}
+
+/// What the threads share.
+#[derive(Debug)]
+struct Shared {
+    deadline: AtomicU64,
+    wake: OwnedFd,
+}
+
+impl Shared {
+    fn lease_is_over(&self) -> bool {
+        let deadline = self.deadline.load(Ordering::SeqCst);
+        deadline != NO_DEADLINE && deadline <= boottime().0
+    }
+
+    /// Gets the main thread to look around.
+    fn wake(&self) {
+        _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+struct Guardian {
+    control: OwnedFd,
+    timer: OwnedFd,
+    groups: Groups,
+    shared: Arc<Shared>,
+    slots: Vec<Attached>,
+}
+
+struct Attached {
+    index: u32,
+    slot: Arc<Slot>,
+    socket: Arc<OwnedFd>,
+    thread: JoinHandle<()>,
+}
+
+impl Guardian {
+    fn new(control: OwnedFd, groups: Groups) -> io::Result<Self> {
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, flags)?;
+        let shared = Arc::new(Shared { deadline: AtomicU64::new(NO_DEADLINE), wake });
+        Ok(Self { control, timer, groups, shared, slots: Vec::new() })
+    }
+
+    /// Returns when the agent is gone.
+    fn serve(&mut self) -> io::Result<()> {
+        let mut packet = vec![0; INLINE];
+        loop {
+            self.set_timer()?;
+            if self.wait()? {
+                match message::receive(&self.control, &mut packet) {
+                    Ok(Some((message, fds))) => self.obey(message, fds)?,
+                    // An agent that cannot be understood is as good as gone.
+                    Ok(None) | Err(_) => return Ok(()),
+                }
+            }
+            self.keep_deadlines();
+            reap_orphans();
+        }
+    }
+
+    /// Waits for anything to do; true when the agent has said something.
+    fn wait(&self) -> io::Result<bool> {
+        let mut fds = [self.control.as_fd(), self.timer.as_fd(), self.shared.wake.as_fd()]
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let [said, ..] = fds.map(|fd| !fd.revents().is_empty());
+        for fd in [&self.timer, &self.shared.wake] {
+            _ = rustix::io::read(fd, &mut [0u8; 8]);
+        }
+        Ok(said)
+    }
+
+    fn obey(&mut self, message: Control, fds: Vec<OwnedFd>) -> io::Result<()> {
+        match message {
+            Control::Init(_) => {}
+            Control::Attach { slot } => {
+                if let Some(socket) = fds.into_iter().next() {
+                    self.attach(slot, socket)?;
+                }
+            }
+            Control::Lease { deadline_ms } => self.shared.deadline.store(deadline_ms, Ordering::SeqCst),
+            Control::Stop { slot, execution, grace_ms } => {
+                self.slots.iter().filter(|attached| attached.index == slot).for_each(|attached| {
+                    attached.slot.stop(execution, grace_ms);
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, index: u32, socket: OwnedFd) -> io::Result<()> {
+        let slot = Arc::new(Slot::new(self.groups.slot(index)?));
+        let socket = Arc::new(socket);
+        let thread = slot::start(slot.clone(), socket.clone(), self.shared.clone())?;
+        self.slots.push(Attached { index, slot, socket, thread });
+        Ok(())
+    }
+
+    fn keep_deadlines(&self) {
+        let over = self.shared.lease_is_over();
+        for attached in &self.slots {
+            if over { attached.slot.stop_now() } else { attached.slot.kill_if_due() }
+        }
+    }
+
+    /// Arms the timer for the next deadline. It counts time asleep, too, as the lease does.
+    fn set_timer(&self) -> io::Result<()> {
+        let lease = self.shared.deadline.load(Ordering::SeqCst);
+        let lease = (lease != NO_DEADLINE && !self.shared.lease_is_over()).then_some(lease);
+        let next = self.slots.iter().filter_map(|attached| attached.slot.due()).chain(lease).min();
+        // A timer set to zero is switched off.
+        let next = next.map_or(0, |next| next.max(1));
+        let at = Timespec { tv_sec: (next / 1000) as i64, tv_nsec: (next % 1000) as i64 * 1_000_000 };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
+        rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
+        Ok(())
+    }
+
+    /// Ends all jobs, then all threads.
+    fn end(self) {
+        self.shared.deadline.store(LONG_AGO, Ordering::SeqCst);
+        self.keep_deadlines();
+        for attached in self.slots {
+            _ = rustix::net::shutdown(&attached.socket, Shutdown::Both);
+            _ = attached.thread.join();
+        }
+        reap_orphans();
+        self.groups.remove();
+    }
+}
+
+fn reap_orphans() {
+    while let Ok(Some(_)) = rustix::process::waitpid(None, OWN_CHILDREN | WaitOptions::NOHANG) {}
+}

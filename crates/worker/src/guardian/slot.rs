@@ -1,0 +1,308 @@
+//! A slot: one thread that starts a job, waits for it, clears away what it left, and reports; then the next.
+
+use super::{
+    Shared,
+    cgroup::SlotGroup,
+    message::{self, Ended, INLINE, Report, Start, StartError, Stopped},
+    posix, proc,
+};
+use crate::executor::{boottime, wall};
+use hodei_core::{id::ExecutionId, time::Time};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    fd::OwnedFd,
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions},
+};
+use std::{
+    fs::File,
+    io,
+    os::unix::process::{CommandExt, ExitStatusExt},
+    process::{Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// How long to wait for a sign of death before looking again.
+const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// More descriptors than this are not watched at a time.
+const WATCHED: usize = 64;
+/// The exit code by which a shell tells that SIGKILL ended what it ran.
+const SHELL_KILLED: i32 = 128 + 9;
+
+#[derive(Debug)]
+pub(super) struct Slot {
+    group: SlotGroup,
+    current: Mutex<Option<Current>>,
+}
+
+/// What a slot runs now.
+#[derive(Debug)]
+struct Current {
+    execution: ExecutionId,
+    main: Pid,
+    /// The main process has ended, and its number may soon be another's.
+    exited: bool,
+    stop: Option<Stop>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stop {
+    why: Stopped,
+    /// When politeness ends, on the boot-time clock.
+    kill_at: u64,
+    killed: bool,
+}
+
+impl Slot {
+    pub(super) fn new(group: SlotGroup) -> Self {
+        Self { group, current: Mutex::new(None) }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<Current>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the execution to end, if it is still the one that runs here. A second, shorter grace replaces the first.
+    pub(super) fn stop(&self, execution: ExecutionId, grace_ms: u64) {
+        let mut current = self.current();
+        let Some(current) = current.as_mut().filter(|current| current.execution == execution) else { return };
+        let kill_at = boottime().0.saturating_add(grace_ms);
+        match &mut current.stop {
+            Some(stop) => stop.kill_at = stop.kill_at.min(kill_at),
+            None => {
+                current.stop = Some(Stop { why: Stopped::Asked, kill_at, killed: false });
+                if grace_ms > 0 {
+                    self.signal(current, Signal::TERM);
+                }
+            }
+        }
+    }
+
+    /// Ends what runs here because nothing may run any longer.
+    pub(super) fn stop_now(&self) {
+        if let Some(current) = self.current().as_mut() {
+            let stop = current.stop.get_or_insert(Stop { why: Stopped::Lease, kill_at: 0, killed: false });
+            stop.kill_at = 0;
+        }
+        self.kill_if_due();
+    }
+
+    /// When `kill_if_due` has something to do.
+    pub(super) fn due(&self) -> Option<u64> {
+        self.current().as_ref()?.stop.filter(|stop| !stop.killed).map(|stop| stop.kill_at)
+    }
+
+    /// Ends the main process if its grace is over. The slot's thread takes it from there.
+    pub(super) fn kill_if_due(&self) {
+        let mut current = self.current();
+        let Some(current) = current.as_mut() else { return };
+        let Some(stop) = current.stop.filter(|stop| !stop.killed && stop.kill_at <= boottime().0) else { return };
+        current.stop = Some(Stop { killed: true, ..stop });
+        self.group.forbid_forks();
+        self.signal(current, Signal::KILL);
+    }
+
+    fn signal(&self, current: &Current, signal: Signal) {
+        if !current.exited {
+            _ = rustix::process::kill_process_group(current.main, signal);
+            _ = rustix::process::kill_process(current.main, signal);
+        }
+        signal_members(|| self.members(current.execution, current.main), signal);
+    }
+
+    fn members(&self, execution: ExecutionId, main: Pid) -> Vec<Pid> {
+        if self.group.tracks() {
+            return self.group.members();
+        }
+        proc::family(Some(main), &format!("HODEI_EXECUTION_ID={execution}"))
+    }
+
+    /// Whether what outlives the main process must go at once.
+    fn may_kill(&self) -> bool {
+        let current = self.current();
+        let stop = current.as_ref().and_then(|current| current.stop);
+        stop.is_none_or(|stop| stop.kill_at <= boottime().0)
+    }
+
+    /// Returns when nothing of the execution is left. After a stop the rest of the grace is for what outlives the main
+    /// process, too; otherwise it is killed at once.
+    fn clear(&self, execution: ExecutionId, main: Pid, shared: &Shared) {
+        if self.group.is_quiet() {
+            return;
+        }
+        loop {
+            let members = self.members(execution, main);
+            if members.is_empty() {
+                break;
+            }
+            let watched = watch(&members);
+            if self.may_kill() {
+                self.group.forbid_forks();
+                if !self.group.kill_at_once() {
+                    signal_members(|| self.members(execution, main), Signal::KILL);
+                }
+            }
+            wait_for_any(&watched);
+        }
+        // What was orphaned is ours to reap, by the main thread.
+        shared.wake();
+    }
+}
+
+/// Serves one slot until the agent closes its socket.
+pub(super) fn serve(slot: &Slot, socket: &OwnedFd, shared: &Shared) {
+    let entered = slot.group.enter();
+    let mut packet = vec![0; INLINE];
+    while let Ok(Some((start, fds))) = message::receive(socket, &mut packet) {
+        let report = match &entered {
+            Ok(()) => run(slot, socket, shared, start, fds),
+            Err(error) => Report::NotStarted(StartError::Limits { message: error.to_string() }),
+        };
+        if message::send(socket, &report, &[]).is_err() {
+            break;
+        }
+    }
+}
+
+fn run(slot: &Slot, socket: &OwnedFd, shared: &Shared, start: Start, fds: Vec<OwnedFd>) -> Report {
+    if shared.lease_is_over() {
+        return Report::NotStarted(StartError::Lease);
+    }
+    let joins = match slot.group.prepare(start.limits) {
+        Ok(joins) => joins,
+        Err(error) => return Report::NotStarted(StartError::Limits { message: error.to_string() }),
+    };
+    let limited = start.limits.memory_bytes > 0;
+    let memory_kills = if limited { slot.group.memory_kills() } else { 0 };
+    let pipes = Pipes::new(fds, start.stdin);
+    let (main, command) = match pipes.and_then(|pipes| spawn(&start, pipes, &joins)) {
+        Ok(spawned) => spawned,
+        Err(error) => return Report::NotStarted(StartError::Spawn { errno: error.raw_os_error().unwrap_or(0) }),
+    };
+    let started = wall();
+    *slot.current() = Some(Current { execution: start.execution, main, exited: false, stop: None });
+    // The lease may have ended between the look at it and this moment; the main thread has then looked in vain.
+    if shared.lease_is_over() {
+        slot.stop_now();
+    }
+    _ = message::send(socket, &Report::Started { at: started }, &[]);
+    let ended = wait(slot, start.execution, main, started, shared);
+    // Its ends of the pipes close here and not earlier: the agent wakes once for the end of the output and the report.
+    drop(command);
+    let killed = ended.signal == Some(Signal::KILL.as_raw()) || ended.exit_code == Some(SHELL_KILLED);
+    let out_of_memory = limited && killed && slot.group.memory_kills() > memory_kills;
+    Report::Ended(Ended { out_of_memory, ..ended })
+}
+
+/// Waits for the main process, then for the end of all that it started.
+fn wait(slot: &Slot, execution: ExecutionId, main: Pid, started: Time, shared: &Shared) -> Ended {
+    // The number of the main process stays its own until it is reaped: only after `exited` is set.
+    while let Err(Errno::INTR) =
+        rustix::process::waitid(WaitId::Pid(main), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+    {}
+    if let Some(current) = slot.current().as_mut() {
+        current.exited = true;
+    }
+    let (status, usage) = posix::reap(main).unwrap_or((ExitStatus::from_raw(0), Default::default()));
+    slot.clear(execution, main, shared);
+    let stopped = slot.current().take().and_then(|current| current.stop).map(|stop| stop.why);
+    Ended {
+        exit_code: status.code(),
+        signal: status.signal(),
+        out_of_memory: false,
+        stopped,
+        usage,
+        started,
+        finished: wall(),
+    }
+}
+
+/// What becomes the standard descriptors of the job.
+struct Pipes {
+    stdin: Stdio,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+}
+
+impl Pipes {
+    fn new(fds: Vec<OwnedFd>, with_stdin: bool) -> io::Result<Self> {
+        let mut fds = fds.into_iter();
+        let (Some(stdout), Some(stderr)) = (fds.next(), fds.next()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let stdin = fds.next().filter(|_| with_stdin).map_or_else(Stdio::null, Stdio::from);
+        Ok(Self { stdin, stdout, stderr })
+    }
+}
+
+/// Starts the job as the leader of a process group of its own. The command keeps the pipes open. With nothing to join, std does this without copying the
+/// guardian's page tables.
+fn spawn(start: &Start, pipes: Pipes, joins: &[File]) -> io::Result<(Pid, Command)> {
+    let mut command = Command::new(&start.program);
+    if let Some((name, args)) = start.args.split_first() {
+        command.arg0(name).args(args);
+    }
+    command
+        .env_clear()
+        .envs(start.environment.iter().map(|(name, value)| (name, value)))
+        .current_dir(&start.directory)
+        .process_group(0)
+        .stdin(pipes.stdin)
+        .stdout(pipes.stdout)
+        .stderr(pipes.stderr);
+    if !joins.is_empty() {
+        posix::join_before_exec(&mut command, joins);
+    }
+    let child = command.spawn()?;
+    Ok((Pid::from_child(&child), command))
+}
+
+/// Signals what `list` names. A number may pass to a stranger at any time: a handle is taken first, and used only if
+/// the number is still listed afterwards.
+pub(super) fn signal_members(list: impl Fn() -> Vec<Pid>, signal: Signal) {
+    let handles: Vec<_> = list().into_iter().filter_map(|pid| Some((pid, handle(pid)?))).collect();
+    if handles.is_empty() {
+        return;
+    }
+    let still = list();
+    for (pid, handle) in handles {
+        if still.contains(&pid) {
+            _ = rustix::process::pidfd_send_signal(handle, signal);
+        }
+    }
+}
+
+/// Kills what `list` names until it names nothing.
+pub(super) fn kill_all(list: impl Fn() -> Vec<Pid>) {
+    loop {
+        let members = list();
+        if members.is_empty() {
+            return;
+        }
+        let watched = watch(&members);
+        signal_members(&list, Signal::KILL);
+        wait_for_any(&watched);
+    }
+}
+
+fn handle(pid: Pid) -> Option<OwnedFd> {
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+fn watch(pids: &[Pid]) -> Vec<OwnedFd> {
+    pids.iter().take(WATCHED).filter_map(|pid| handle(*pid)).collect()
+}
+
+/// Returns when one of them has ended, or after a moment.
+fn wait_for_any(watched: &[OwnedFd]) {
+    let mut fds: Vec<_> = watched.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    _ = rustix::event::poll(&mut fds, Some(&LOOK_AGAIN));
+}
+
+/// Starts the thread of a slot. Its stack is small: it holds no more than a few paths and messages.
+pub(super) fn start(slot: Arc<Slot>, socket: Arc<OwnedFd>, shared: Arc<Shared>) -> io::Result<std::thread::JoinHandle<()>> {
+    const STACK: usize = 128 << 10;
+    std::thread::Builder::new().name("slot".to_owned()).stack_size(STACK).spawn(move || {
+        serve(&slot, &socket, &shared);
+    })
+}
