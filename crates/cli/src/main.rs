@@ -1,1 +1,82 @@
-fn main() {}
+//! `hodei`: arguments, output and wiring. What it does is in `commands`, one file each.
+
+mod args;
+mod client;
+mod commands;
+mod config;
+mod exit;
+mod output;
+mod values;
+
+use args::{Cli, Command, JobCommand, TokenCommand, WorkerCommand};
+use clap::{CommandFactory, Parser};
+use client::Client;
+use config::Config;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match cli.command {
+        // A process of its own: no runtime, no threads, no configuration.
+        Command::Guardian => finish(hodei_worker::guardian::main().map(|()| exit::OK).map_err(Into::into)),
+        command => finish(start(cli.common, command)),
+    }
+}
+
+fn finish(outcome: anyhow::Result<u8>) -> ExitCode {
+    ExitCode::from(outcome.unwrap_or_else(|error| {
+        output::complain(&error);
+        exit::HODEI_FAILED
+    }))
+}
+
+fn start(common: args::Common, command: Command) -> anyhow::Result<u8> {
+    match command {
+        Command::Config => {
+            output::print(config::DEFAULTS);
+            return Ok(exit::OK);
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "hodei", &mut std::io::stdout());
+            return Ok(exit::OK);
+        }
+        _ => {}
+    }
+    let config = Config::load(common.config.as_deref())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let code = runtime.block_on(dispatch(common, config, command));
+    runtime.shutdown_background();
+    code
+}
+
+async fn dispatch(common: args::Common, config: Config, command: Command) -> anyhow::Result<u8> {
+    let json = common.json;
+    match command {
+        Command::Up(args) => return commands::serve::up(&common, &config, args).await,
+        Command::Server(args) => return commands::serve::server(&common, &config, args).await,
+        Command::Worker(WorkerCommand::Run(args)) => return commands::worker::run(&common, &config, args).await,
+        _ => {}
+    }
+    let mut client = Client::connect(&common, &config).await?;
+    match command {
+        Command::Run(args) => commands::run::run(client, args, json).await,
+        Command::Logs(args) => commands::logs::logs(client, args, json).await,
+        Command::Job(JobCommand::Submit(args)) => commands::job::submit(&mut client, args, json).await,
+        Command::Job(JobCommand::List { state, queue, limit }) => {
+            commands::job::list(&mut client, &state, queue, limit, json).await
+        }
+        Command::Job(JobCommand::Get { id }) => commands::job::get(&mut client, id, json).await,
+        Command::Job(JobCommand::Cancel { id, reason }) => commands::job::cancel(&mut client, id, reason, json).await,
+        Command::Job(JobCommand::Retry { id }) => commands::job::retry(&mut client, id, json).await,
+        Command::Job(JobCommand::Wait { id, timeout }) => commands::job::wait(client, id, timeout, json).await,
+        Command::Worker(WorkerCommand::List) => commands::worker::list(&mut client, json).await,
+        Command::Worker(WorkerCommand::Drain { id }) => commands::worker::drain(&mut client, id, json).await,
+        Command::Token(TokenCommand::Create(kind)) => commands::token::create(&mut client, kind, json).await,
+        Command::Up(_)
+        | Command::Server(_)
+        | Command::Worker(WorkerCommand::Run(_))
+        | Command::Config
+        | Command::Completions { .. }
+        | Command::Guardian => Ok(exit::OK),
+    }
+}

@@ -11,7 +11,10 @@ use crate::{
     state::Outcome,
     time::{Elapsed, Millis, Time},
 };
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+#[cfg(test)]
+mod tests;
 
 /// The place of a record in the spool. Records are sent in this order, so a result never overtakes its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,7 +68,8 @@ pub struct Session {
     heartbeat: Millis,
     next_heartbeat: Elapsed,
     last_heard: Elapsed,
-    runs: HashMap<ExecutionId, Run>,
+    lease: Elapsed,
+    runs: BTreeMap<ExecutionId, Run>,
     /// Given to us while what the server no longer counts is still being stopped.
     waiting: VecDeque<Assignment>,
     /// What the server has not acknowledged; all below `next_to_send` is under way.
@@ -74,7 +78,7 @@ pub struct Session {
     next_to_send: RecordId,
     in_flight: usize,
     /// Ended executions whose result is not acknowledged.
-    ended: HashSet<ExecutionId>,
+    ended: BTreeSet<ExecutionId>,
     leaving: Option<Leaving>,
     actions: Vec<Action>,
 }
@@ -114,7 +118,8 @@ impl Session {
             heartbeat: FIRST_HEARTBEAT,
             next_heartbeat: Elapsed(0),
             last_heard: Elapsed(0),
-            runs: HashMap::new(),
+            lease: Elapsed(0),
+            runs: BTreeMap::new(),
             waiting: VecDeque::new(),
             ended,
             records: BTreeMap::new(),
@@ -144,6 +149,7 @@ impl Session {
     // ---- the stream ---------------------------------------------------------------------------------------------
 
     pub fn connected(&mut self, now: Elapsed) {
+        self.disconnected();
         (self.link, self.last_heard) = (Link::Greeting(now), now);
         self.next_heartbeat = now + self.heartbeat;
         let held = self.runs.keys().copied().chain(self.waiting.iter().map(|waiting| waiting.execution)).collect();
@@ -163,8 +169,8 @@ impl Session {
             ToWorker::Run(assignments) => assignments.into_iter().for_each(|assignment| self.assigned(assignment)),
             ToWorker::Stop { execution, why: StopReason::Stale } => self.drop_execution(execution),
             ToWorker::Stop { execution, why } => self.stop(execution, why),
-            ToWorker::Lease { sent, lease } => self.set_lease(Elapsed(sent), lease),
-            ToWorker::Park { lease } => self.set_lease(now, lease),
+            ToWorker::Lease { sent, lease } => self.extend_lease(Elapsed(sent), lease),
+            ToWorker::Park { lease } => self.extend_lease(now, lease),
             ToWorker::Acked { results, logs } => self.acked(&results, &logs),
             ToWorker::Drain => self.leave(true),
         }
@@ -176,7 +182,7 @@ impl Session {
         self.link = Link::Up;
         self.heartbeat = welcome.heartbeat;
         self.next_heartbeat = asked + self.heartbeat;
-        self.set_lease(asked, welcome.lease);
+        self.set_lease(lease_end(asked, welcome.lease));
         for verdict in welcome.held {
             if verdict.keep {
                 self.forget_logs(LogAck { execution: verdict.execution, entries: verdict.log_entries });
@@ -204,10 +210,14 @@ impl Session {
         }
     }
 
-    /// The worker stops a little before the server thinks it must, so that both may be slow.
-    fn set_lease(&mut self, from: Elapsed, lease: Millis) {
-        let margin = Millis((lease.0 / 10).min(1000));
-        self.actions.push(Action::SetLease(from + Millis(lease.0 - margin.0)));
+    /// The answer to a heartbeat may come after a longer lease was given: it does not shorten it.
+    fn extend_lease(&mut self, from: Elapsed, lease: Millis) {
+        self.set_lease(self.lease.max(lease_end(from, lease)));
+    }
+
+    fn set_lease(&mut self, until: Elapsed) {
+        self.lease = until;
+        self.actions.push(Action::SetLease(until));
     }
 
     fn send(&mut self, message: FromWorker) {
@@ -353,8 +363,8 @@ impl Session {
         }
     }
 
-    pub fn holds_nothing(&self) -> bool {
-        self.runs.is_empty() && self.waiting.is_empty() && self.records.is_empty()
+    pub fn runs_nothing(&self) -> bool {
+        self.runs.is_empty() && self.waiting.is_empty()
     }
 
     // ---- what follows from all of it ------------------------------------------------------------------------------
@@ -363,7 +373,8 @@ impl Session {
         self.start_waiting();
         self.send_records();
         if let Some(Leaving { for_good }) = self.leaving
-            && self.holds_nothing()
+            && self.runs_nothing()
+            && self.records.is_empty()
             && self.ended.is_empty()
         {
             self.actions.push(Action::Exit { for_good });
@@ -397,4 +408,10 @@ impl Session {
             self.actions.push(Action::SendRecord(*id));
         }
     }
+}
+
+/// The worker stops a little before the server thinks it must, so that both may be slow.
+fn lease_end(from: Elapsed, lease: Millis) -> Elapsed {
+    let margin = (lease.0 / 10).min(1000);
+    from + Millis(lease.0 - margin)
 }

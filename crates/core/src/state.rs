@@ -7,6 +7,9 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+#[cfg(test)]
+mod tests;
+
 /// Where a job stands, with what is known of it there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {

@@ -81,10 +81,16 @@ enum Message {
     Input(Input),
     Logs { worker: WorkerId, connection: Connection, chunk: LogChunk },
     Ask(Box<dyn FnOnce(&Brain) + Send>),
-    Stop(oneshot::Sender<()>),
+    Stop(Stop),
 }
 
 type Reply = Result<Answer, CallError>;
+
+/// A wish to end the loop, answered with whether it was granted.
+struct Stop {
+    only_if_idle: bool,
+    granted: oneshot::Sender<bool>,
+}
 
 #[derive(Debug, Error)]
 pub enum CallError {
@@ -207,21 +213,13 @@ impl Engine {
         sessions.get(&worker) == Some(&session)
     }
 
-    /// Refuses commands from now on.
-    pub fn close(&self) {
-        self.shared.closing.store(true, Ordering::Relaxed);
-    }
-
-    pub fn reopen(&self) {
-        self.shared.closing.store(false, Ordering::Relaxed);
-    }
-
-    /// Commits what is decided, parks the leases and ends the loop.
-    pub async fn stop(&self) {
-        self.close();
-        let (reply, done) = oneshot::channel();
-        if self.inbox.send(Message::Stop(reply)).is_ok() {
-            _ = done.await;
+    /// Commits what is decided, parks the leases and ends the loop; with `only_if_idle` only if no job is left to run.
+    /// Commands that come later are refused.
+    pub async fn stop(&self, only_if_idle: bool) -> bool {
+        let (granted, answer) = oneshot::channel();
+        match self.inbox.send(Message::Stop(Stop { only_if_idle, granted })) {
+            Ok(()) => answer.await.unwrap_or(true),
+            Err(_) => true,
         }
     }
 }
@@ -320,8 +318,8 @@ impl Loop {
                 }
                 Event::Wake => {}
             }
-            if let Some(done) = stop {
-                return self.finish(acks, done).await;
+            if let Some(wish) = stop {
+                return self.finish(acks, wish).await;
             }
             if self.flight.is_none() {
                 self.resolve_deferred().await;
@@ -358,7 +356,7 @@ impl Loop {
     }
 
     /// Everything else that is waiting, as far as one batch takes it.
-    fn take_waiting(&mut self, acks: &mut Acks, stop: &mut Option<oneshot::Sender<()>>) {
+    fn take_waiting(&mut self, acks: &mut Acks, stop: &mut Option<Stop>) {
         for _ in 0..BATCH_INPUTS {
             if stop.is_some() || self.log_bytes >= BATCH_LOG_BYTES {
                 return;
@@ -368,7 +366,7 @@ impl Loop {
         }
     }
 
-    fn take(&mut self, message: Message, acks: &mut Acks, stop: &mut Option<oneshot::Sender<()>>) {
+    fn take(&mut self, message: Message, acks: &mut Acks, stop: &mut Option<Stop>) {
         match message {
             Message::Call { caller, input, reply, room } => {
                 self.callers.insert(caller, (reply, room));
@@ -377,7 +375,8 @@ impl Loop {
             Message::Input(input) => self.apply_or_defer(input),
             Message::Logs { worker, connection, chunk } => self.take_logs(worker, connection, chunk, acks),
             Message::Ask(question) => question(&self.brain),
-            Message::Stop(done) => *stop = Some(done),
+            Message::Stop(wish) if wish.only_if_idle && self.brain.has_work() => _ = wish.granted.send(false),
+            Message::Stop(wish) => *stop = Some(wish),
         }
     }
 
@@ -612,7 +611,11 @@ impl Loop {
     }
 
     /// The last turn: what is decided becomes durable, the workers are told to go on alone, and their streams end.
-    async fn finish(mut self, mut acks: Acks, done: oneshot::Sender<()>) -> LoopEnd {
+    async fn finish(mut self, mut acks: Acks, wish: Stop) -> LoopEnd {
+        self.shared.closing.store(true, Ordering::Relaxed);
+        // Whoever still waits in line is told at once.
+        self.messages.close();
+        while self.messages.try_recv().is_ok() {}
         let last = async {
             self.fly_home().await?;
             self.resolve_deferred().await;
@@ -625,7 +628,7 @@ impl Loop {
         drop(self.parcels);
         _ = self.dispatcher.await;
         self.shared.links.close_all();
-        _ = done.send(());
+        _ = wish.granted.send(true);
         ended
     }
 

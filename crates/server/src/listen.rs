@@ -1,9 +1,10 @@
 //! Where the server may be reached. There is no access control on TCP yet, so nothing but this machine may reach it.
 
 use std::{
+    fs::File,
     io,
     net::SocketAddr,
-    os::unix::fs::PermissionsExt,
+    os::{fd::AsRawFd, unix::fs::PermissionsExt},
     path::{Path, PathBuf},
 };
 use thiserror::Error;
@@ -39,9 +40,22 @@ pub fn unix(path: &Path) -> Result<UnixListener, ListenError> {
         if path.exists() {
             std::fs::remove_file(path)?;
         }
-        let listener = UnixListener::bind(path)?;
+        let (short, _folder) = reachable(path)?;
+        let listener = UnixListener::bind(short)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         Ok(listener)
     };
     bind().map_err(|source| ListenError::Io { at: path.display().to_string(), source })
+}
+
+/// The kernel takes socket paths of about 100 bytes. A longer one is reached through its open folder, which must stay
+/// open until the socket has been bound or connected.
+pub fn reachable(path: &Path) -> io::Result<(PathBuf, Option<File>)> {
+    const LONGEST: usize = 100;
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Ok((path.to_owned(), None)) };
+    if path.as_os_str().len() <= LONGEST {
+        return Ok((path.to_owned(), None));
+    }
+    let folder = File::open(folder)?;
+    Ok((PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name), Some(folder)))
 }

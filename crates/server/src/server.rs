@@ -6,9 +6,19 @@ use crate::{
     listen::{self, Addresses, ListenError},
     options::Options,
 };
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt};
+use hodei_core::brain::Brain;
 use hodei_store::{Store, StoreError};
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncWrite, DuplexStream},
@@ -49,6 +59,7 @@ pub struct Server {
     closing: watch::Sender<bool>,
     tasks: JoinSet<()>,
     insiders: mpsc::UnboundedSender<DuplexStream>,
+    served: Arc<AtomicU64>,
     grpc: Option<SocketAddr>,
     http: Option<SocketAddr>,
     socket: Option<PathBuf>,
@@ -67,7 +78,8 @@ impl Server {
         };
         let (engine, ended) = Engine::start(store, options).await?;
         let (closing, closed) = watch::channel(false);
-        let routes = grpc::routes(&engine, closed.clone()).await?;
+        let served = Arc::new(AtomicU64::new(0));
+        let routes = grpc::routes(&engine, closed.clone(), Arc::clone(&served)).await?;
         let (insiders, inside) = mpsc::unbounded_channel();
         let mut server = Self {
             grpc: grpc_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
@@ -78,6 +90,7 @@ impl Server {
             ended,
             closing,
             insiders,
+            served,
         };
         server.serve(&routes, UnboundedReceiverStream::new(inside).map(Ok));
         if let Some(listener) = grpc_listener {
@@ -135,27 +148,42 @@ impl Server {
         }
     }
 
-    /// Whether it could leave without leaving work behind. When so, it has stopped taking commands.
-    pub async fn close_if_idle(&self) -> bool {
-        self.engine.close();
-        let idle = self.engine.ask(|brain| !brain.has_work()).await.unwrap_or(false);
-        if !idle {
-            self.engine.reopen();
-        }
-        idle
+    /// Requests that were answered so far.
+    pub fn served(&self) -> u64 {
+        self.served.load(Ordering::Relaxed)
     }
 
-    /// Resolves when the loop has ended by itself, which only a fault makes it do.
-    pub async fn failed(&mut self) -> StoreError {
-        match (&mut self.ended).await {
-            Err(error) => error,
-            Ok(()) => std::future::pending().await,
+    pub async fn has_work(&self) -> bool {
+        self.engine.ask(Brain::has_work).await.unwrap_or(true)
+    }
+
+    /// Ends the server if it has no work left; otherwise it goes on as if nothing had been asked.
+    pub async fn stop_if_idle(self) -> Result<(), Self> {
+        if self.engine.stop(true).await {
+            self.close_doors().await;
+            return Ok(());
+        }
+        Err(self)
+    }
+
+    /// Resolves when the loop has ended by itself, which only a fault makes it do. There is one such future.
+    pub fn failure(&mut self) -> impl Future<Output = StoreError> + Send + 'static {
+        let ended = std::mem::replace(&mut self.ended, std::future::pending().boxed());
+        async move {
+            match ended.await {
+                Err(error) => error,
+                Ok(()) => std::future::pending().await,
+            }
         }
     }
 
     /// Commits what is decided, tells the workers to go on alone, and closes every door. Running jobs go on.
-    pub async fn stop(mut self) {
-        self.engine.stop().await;
+    pub async fn stop(self) {
+        self.engine.stop(false).await;
+        self.close_doors().await;
+    }
+
+    async fn close_doors(mut self) {
         self.closing.send_replace(true);
         let ended = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(LAST_CALLS, ended).await.is_err() {

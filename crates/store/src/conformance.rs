@@ -202,7 +202,7 @@ pub async fn columns_follow_updates(store: Arc<dyn Store>) {
     let moved = Job { queue: "elsewhere".into(), priority: Priority::Critical, seq: 77, ..job };
     leader.commit(jobs_batch([known(moved.clone())]), vec![]).await;
     assert_eq!(store.lanes().await.expect("lanes"), [(moved.class(), Priority::Critical)]);
-    assert_eq!(store.ready(moved.class(), Priority::Critical, Some(76), 9).await.expect("ready"), [moved.clone()]);
+    assert_eq!(store.ready(moved.class(), Priority::Critical, Some(76), 9).await.expect("ready"), vec![moved.clone()]);
     assert!(store.ready(moved.class(), Priority::Critical, Some(77), 9).await.expect("ready").is_empty());
     let filter = Filter { states: vec![], queue: Some("elsewhere".into()) };
     assert_eq!(store.list(filter, None, 9).await.expect("list"), [moved]);

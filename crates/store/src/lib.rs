@@ -73,7 +73,8 @@ pub trait Store: Send + Sync + 'static {
     /// The last chunks of a job that together hold at least `entries` entries (all if there are fewer), in order.
     fn log_tail(&self, job: JobId, entries: u64) -> Answer<'_, Vec<LogChunk>>;
 
-    /// For each of these executions the number of log entries stored; those without any are left out.
+    /// For each of these executions the number of log entries stored; those without any are left out. Whoever commits
+    /// chunks does so without gaps, so this is where the last one ends.
     fn log_entries(&self, executions: Vec<(JobId, ExecutionId)>) -> Answer<'_, Vec<(ExecutionId, u64)>>;
 }
 

@@ -190,3 +190,17 @@ impl Line {
         self.more = !last || self.missed.is_some();
     }
 }
+
+#[cfg(test)]
+impl Ready {
+    /// Whether a pending job is in line, or beyond what has been read of it.
+    pub fn will_reach(&self, job: &Job) -> bool {
+        let line = self.classes.get(&job.class()).map(|class| &class.lines[job.priority as usize]);
+        self.holds(job) || line.is_some_and(|line| line.more && job.seq > line.end)
+    }
+
+    pub fn longest_window(&self) -> usize {
+        let lines = self.classes.values().flat_map(|class| &class.lines);
+        lines.map(|line| line.window.len()).max().unwrap_or(0)
+    }
+}

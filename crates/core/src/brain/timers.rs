@@ -102,3 +102,15 @@ impl Timers {
 fn timer_of(job: &Job) -> Option<At> {
     job.due_at().map(|at| (at, job.id))
 }
+
+#[cfg(test)]
+impl Timers {
+    /// Whether a timer is in memory, or beyond what has been read.
+    pub fn will_reach(&self, at: Time, job: JobId) -> bool {
+        self.holds(at, job) || (self.more && Some((at, job)) > self.end)
+    }
+
+    pub fn window_len(&self) -> usize {
+        self.window.len()
+    }
+}

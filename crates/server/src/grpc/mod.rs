@@ -15,6 +15,10 @@ use hodei_core::{
 };
 use hodei_store::StoreError;
 use http::{HeaderValue, header::HeaderMap};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 use tokio::sync::watch;
 use tonic::{Code, Status, metadata::MetadataMap, service::Routes};
 
@@ -22,7 +26,11 @@ use tonic::{Code, Status, metadata::MetadataMap, service::Routes};
 const MAX_REQUEST: usize = 64 << 20;
 
 /// All services, with reflection and health.
-pub async fn routes(engine: &Engine, closing: watch::Receiver<bool>) -> Result<Routes, tonic_reflection::server::Error> {
+pub async fn routes(
+    engine: &Engine,
+    closing: watch::Receiver<bool>,
+    served: Arc<AtomicU64>,
+) -> Result<Routes, tonic_reflection::server::Error> {
     use v1::{
         job_execution_service_server::JobExecutionServiceServer as Jobs,
         log_stream_service_server::LogStreamServiceServer as Logs,
@@ -46,7 +54,11 @@ pub async fn routes(engine: &Engine, closing: watch::Receiver<bool>) -> Result<R
         .add_service(Logs::new(logs))
         .add_service(Agents::new(agents::Service { engine: engine.clone() }).max_decoding_message_size(MAX_REQUEST))
         .add_service(Admin::new(admin::Service { engine: engine.clone() }));
-    let router = routes.prepare().into_axum_router().layer(middleware::map_response(blame_the_request));
+    let counted = middleware::map_response(move |response| {
+        served.fetch_add(1, Ordering::Relaxed);
+        blame_the_request(response)
+    });
+    let router = routes.prepare().into_axum_router().layer(counted);
     Ok(Routes::from(router))
 }
 

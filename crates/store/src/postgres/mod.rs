@@ -23,7 +23,6 @@ use write::Writer;
 
 /// Reads that run at once; more wait for their turn.
 const READERS: usize = 8;
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// What takes longer counts as lost.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Migrations may rewrite tables, and wait for another server that does.
@@ -42,14 +41,20 @@ const SESSION_OPTIONS: &str = "-c statement_timeout=10s -c idle_in_transaction_s
 pub struct Postgres {
     readers: Pool,
     writer: Writer,
+    limit: Duration,
 }
 
 impl Postgres {
     /// Connects, and brings the schema up to date. `url` is `postgres://user:password@host:port/database`.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
-        let config = configure(url)?;
-        migrate(&config).await.map_err(cannot_open)?;
-        Ok(Self { readers: pool(&config)?, writer: Writer::new(config) })
+        Self::connect_within(url, CALL_LIMIT).await
+    }
+
+    /// `limit` is how long each call may take.
+    async fn connect_within(url: &str, limit: Duration) -> Result<Self, StoreError> {
+        let config = configure(url, limit)?;
+        migrate(&config, limit).await.map_err(cannot_open)?;
+        Ok(Self { readers: pool(&config, limit)?, writer: Writer::new(config, limit), limit })
     }
 
     fn read<'a, T, F>(&'a self, work: impl FnOnce(Object) -> F + Send + 'a) -> Answer<'a, T>
@@ -59,7 +64,7 @@ impl Postgres {
     {
         Box::pin(async move {
             let client = self.readers.get().await.map_err(no_client)?;
-            bounded(CALL_LIMIT, work(client)).await
+            bounded(self.limit, work(client)).await
         })
     }
 }
@@ -126,24 +131,24 @@ impl Store for Postgres {
     }
 }
 
-fn configure(url: &str) -> Result<Config, StoreError> {
+fn configure(url: &str, limit: Duration) -> Result<Config, StoreError> {
     let mut config = Config::from_str(url).map_err(|error| StoreError::Open(error.to_string()))?;
     let options = format!("{} {SESSION_OPTIONS}", config.get_options().unwrap_or_default());
-    config.application_name("hodei").connect_timeout(CONNECT_LIMIT).options(options.trim_start());
-    config.tcp_user_timeout(CALL_LIMIT).keepalives(true).keepalives_idle(CALL_LIMIT);
+    config.application_name("hodei").connect_timeout(limit).options(options.trim_start());
+    config.tcp_user_timeout(limit).keepalives(true).keepalives_idle(CALL_LIMIT);
     config.keepalives_interval(Duration::from_secs(5)).keepalives_retries(3);
     Ok(config)
 }
 
-fn pool(config: &Config) -> Result<Pool, StoreError> {
+fn pool(config: &Config, limit: Duration) -> Result<Pool, StoreError> {
     let manager =
         Manager::from_config(config.clone(), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
     Pool::builder(manager)
         .max_size(READERS)
         .runtime(Runtime::Tokio1)
-        .wait_timeout(Some(CALL_LIMIT))
-        .create_timeout(Some(CONNECT_LIMIT))
-        .recycle_timeout(Some(CONNECT_LIMIT))
+        .wait_timeout(Some(limit))
+        .create_timeout(Some(limit))
+        .recycle_timeout(Some(limit))
         .build()
         .map_err(|error| StoreError::Open(error.to_string()))
 }
@@ -155,8 +160,8 @@ struct Session {
 }
 
 impl Session {
-    async fn open(config: &Config) -> Result<Self, StoreError> {
-        let (client, connection) = bounded(CONNECT_LIMIT, async { Ok(config.connect(NoTls).await?) }).await?;
+    async fn open(config: &Config, limit: Duration) -> Result<Self, StoreError> {
+        let (client, connection) = bounded(limit, async { Ok(config.connect(NoTls).await?) }).await?;
         let task = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::warn!(%error, "a connection to PostgreSQL was lost");
@@ -173,8 +178,8 @@ impl Drop for Session {
     }
 }
 
-async fn migrate(config: &Config) -> Result<(), StoreError> {
-    let mut session = Session::open(config).await?;
+async fn migrate(config: &Config, limit: Duration) -> Result<(), StoreError> {
+    let mut session = Session::open(config, limit).await?;
     bounded(MIGRATION_LIMIT, migrate_in(&mut session.client)).await
 }
 

@@ -12,6 +12,9 @@ use tokio::{
 /// Where a PostgreSQL server is that tests may make databases in, such as `postgres://postgres@127.0.0.1/postgres`.
 const SERVER: &str = "HODEI_TEST_POSTGRES";
 
+/// How long tests wait for a server that does not answer.
+const SHORT: Duration = Duration::from_secs(1);
+
 macro_rules! conformance_tests {
     ($($check:ident)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,7 +56,7 @@ impl Database {
     }
 
     async fn on_server(&self, sql: &str) {
-        let session = Session::open(&self.server).await.expect("connect");
+        let session = Session::open(&self.server, CALL_LIMIT).await.expect("connect");
         session.client.batch_execute(sql).await.expect(sql);
     }
 
@@ -82,7 +85,8 @@ async fn many_servers_may_start_at_once() {
 async fn a_newer_schema_is_refused() {
     let Some(database) = Database::create().await else { return };
     drop(database.store().await);
-    let session = Session::open(&configure(&database.url).expect("url")).await.expect("connect");
+    let session =
+        Session::open(&configure(&database.url, CALL_LIMIT).expect("url"), CALL_LIMIT).await.expect("connect");
     session.client.batch_execute("INSERT INTO schema_migrations VALUES (9999, 'future')").await.expect("insert");
     assert!(matches!(Postgres::connect(&database.url).await, Err(StoreError::Open(why)) if why.contains("9999")));
     database.remove().await;
@@ -141,8 +145,8 @@ async fn silence_is_answered_in_bounded_time() {
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("listen");
     let url = format!("postgres://nobody@{}/nothing", silent.local_addr().expect("address"));
     let begin = Instant::now();
-    assert!(matches!(Postgres::connect(&url).await, Err(StoreError::Unavailable(_))));
-    assert!(begin.elapsed() < Duration::from_secs(8));
+    assert!(matches!(Postgres::connect_within(&url, SHORT).await, Err(StoreError::Unavailable(_))));
+    assert!(begin.elapsed() < 3 * SHORT);
 }
 
 /// The same in the middle of a conversation: the commit fails in bounded time, and goes through once the server answers.
@@ -150,14 +154,17 @@ async fn silence_is_answered_in_bounded_time() {
 async fn a_commit_into_silence_can_be_repeated() {
     let Some(database) = Database::create().await else { return };
     let proxy = Proxy::start(&database).await;
-    let store: Arc<dyn Store> = Arc::new(Postgres::connect(&proxy.url).await.expect("connect"));
+    let store: Arc<dyn Store> = Arc::new(Postgres::connect_within(&proxy.url, SHORT).await.expect("connect"));
     let mut leader = Leader::of(&store).await;
     leader.commit(jobs_batch([new(pending(1))]), vec![]).await;
     proxy.open.send_replace(false);
     let begin = Instant::now();
     let lost = leader.try_commit(jobs_batch([new(pending(2))]), vec![]).await;
     assert!(matches!(lost, Err(StoreError::Unavailable(_))), "{lost:?}");
-    assert!(begin.elapsed() < Duration::from_secs(12));
+    assert!(begin.elapsed() < 3 * SHORT);
+    let read = store.jobs(vec![job_id(1)]).await;
+    assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
+    assert!(begin.elapsed() < 6 * SHORT);
     proxy.open.send_replace(true);
     eventually(async || leader.try_commit(jobs_batch([new(pending(2))]), vec![]).await).await;
     assert_eq!(store.jobs(vec![job_id(1), job_id(2)]).await.expect("jobs").len(), 2);
@@ -175,22 +182,24 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
         let port = listener.local_addr().expect("address").port();
         let server = ("127.0.0.1", database.server.get_ports()[0]);
-        let (open, mut gate) = tokio::sync::watch::channel(true);
+        let (open, gate) = tokio::sync::watch::channel(true);
         tokio::spawn(async move {
-            while let Ok((mut near, _)) = listener.accept().await {
-                let mut gate = gate.clone();
-                tokio::spawn(async move {
-                    let mut far = TcpStream::connect(server).await.expect("server");
-                    tokio::select! {
-                        _ = copy_bidirectional(&mut near, &mut far) => {}
-                        _ = gate.wait_for(|open| !open) => { _ = gate.wait_for(|open| *open).await; }
-                    }
-                });
+            while let Ok((near, _)) = listener.accept().await {
+                let far = TcpStream::connect(server).await.expect("server");
+                tokio::spawn(pass_while_open(near, far, gate.clone()));
             }
-            _ = gate.changed().await;
         });
         Self { url: format!("postgres://postgres@127.0.0.1:{port}/{}", database.name), open }
     }
+}
+
+async fn pass_while_open(mut near: TcpStream, mut far: TcpStream, mut gate: tokio::sync::watch::Receiver<bool>) {
+    let mut closing = gate.clone();
+    tokio::select! {
+        _ = copy_bidirectional(&mut near, &mut far) => return,
+        _ = async { closing.wait_for(|open| !open).await.map(drop) } => {}
+    }
+    gate.wait_for(|open| *open).await.map(drop).ok();
 }
 
 /// Every statement of a read must go by its index, however many jobs there are.
@@ -199,7 +208,8 @@ async fn no_read_scans_the_jobs() {
     let Some(database) = Database::create().await else { return };
     let store = database.store().await;
     Leader::of(&store).await.commit(jobs_batch((0..200).map(|n| new(pending(n)))), vec![]).await;
-    let session = Session::open(&configure(&database.url).expect("url")).await.expect("connect");
+    let session =
+        Session::open(&configure(&database.url, CALL_LIMIT).expect("url"), CALL_LIMIT).await.expect("connect");
     for (sql, values, index) in [
         (read::ACTIVE, "", "jobs_state"),
         (read::LANES, "", "jobs_ready"),

@@ -1,6 +1,6 @@
 //! The one writer. A commit is two round trips: one takes the turn, one carries all rows and the end.
 
-use super::{CALL_LIMIT, Session, bounded};
+use super::{Session, bounded};
 use crate::{
     Commit, Leadership, StoreError,
     record::{JobColumns, encode, is_terminated, signed, unsigned},
@@ -13,7 +13,7 @@ use hodei_core::{
     worker::WorkerRecord,
 };
 use serde::Serialize;
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 use tokio_postgres::{Client, Config, Statement, types::ToSql};
 use uuid::Uuid;
@@ -24,19 +24,20 @@ const STATEMENT_BYTES: usize = 16 << 20;
 
 pub struct Writer {
     config: Config,
+    limit: Duration,
     /// Connected when it is first needed, and again after every failure.
     session: Mutex<Option<WriterSession>>,
 }
 
 impl Writer {
-    pub fn new(config: Config) -> Self {
-        Self { config, session: Mutex::new(None) }
+    pub fn new(config: Config, limit: Duration) -> Self {
+        Self { config, limit, session: Mutex::new(None) }
     }
 
     pub async fn lead(&self) -> Result<Leadership, StoreError> {
         let mut slot = self.session.lock().await;
         let session = self.take(&mut slot).await?;
-        let leadership = bounded(CALL_LIMIT, session.lead()).await?;
+        let leadership = bounded(self.limit, session.lead()).await?;
         *slot = Some(session);
         Ok(leadership)
     }
@@ -46,7 +47,7 @@ impl Writer {
     pub async fn commit(&self, commit: Arc<Commit>) -> Result<(), StoreError> {
         let mut slot = self.session.lock().await;
         let session = self.take(&mut slot).await?;
-        let answer = bounded(CALL_LIMIT, session.commit(&commit)).await;
+        let answer = bounded(self.limit, session.commit(&commit)).await;
         if matches!(answer, Ok(()) | Err(StoreError::Deposed { .. })) {
             *slot = Some(session);
         }
@@ -57,7 +58,7 @@ impl Writer {
     async fn take(&self, slot: &mut Option<WriterSession>) -> Result<WriterSession, StoreError> {
         match slot.take() {
             Some(session) if !session.session.client.is_closed() => Ok(session),
-            _ => bounded(CALL_LIMIT, WriterSession::open(&self.config)).await,
+            _ => bounded(self.limit, WriterSession::open(&self.config, self.limit)).await,
         }
     }
 }
@@ -68,8 +69,8 @@ struct WriterSession {
 }
 
 impl WriterSession {
-    async fn open(config: &Config) -> Result<Self, StoreError> {
-        let session = Session::open(config).await?;
+    async fn open(config: &Config, limit: Duration) -> Result<Self, StoreError> {
+        let session = Session::open(config, limit).await?;
         let statements = Statements::prepare(&session.client).await?;
         Ok(Self { session, statements })
     }

@@ -69,9 +69,10 @@ impl Readers {
 
 // The statements on tables that grow. Each names its index, so that no statistics are needed to choose it.
 pub const ACTIVE: &str = "SELECT record FROM jobs INDEXED BY jobs_state WHERE state = ?1";
+// SQLite seeks to the first row that equals the key and walks on from there, so the key must be past the whole line.
 pub const NEXT_LANE: &str = "
     SELECT class, priority FROM jobs INDEXED BY jobs_ready
-    WHERE state = 1 AND (class, priority) > (?1, ?2) ORDER BY class, priority LIMIT 1";
+    WHERE state = 1 AND (class, priority, seq) > (?1, ?2, 0x7fffffffffffffff) ORDER BY class, priority, seq LIMIT 1";
 pub const READY: &str = "
     SELECT record FROM jobs INDEXED BY jobs_ready
     WHERE state = 1 AND class = ?1 AND priority = ?2 AND seq > ?3 ORDER BY seq LIMIT ?4";

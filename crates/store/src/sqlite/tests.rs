@@ -101,10 +101,10 @@ async fn the_log_is_folded_away() {
         count: 1,
         data: vec![1; 1 << 20].into(),
     };
-    for round in 0..50 {
+    for round in 0..30 {
         leader.commit(Batch::default(), (0..8).map(|i| chunk(round * 8 + i)).collect()).await;
     }
-    assert!(log() < 300 << 20, "{} bytes", log());
+    assert!(log() < 180 << 20, "{} bytes", log());
     let begin = Instant::now();
     while log() > 0 {
         assert!(begin.elapsed() < Duration::from_secs(20), "{} bytes", log());

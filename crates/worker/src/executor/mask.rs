@@ -258,9 +258,13 @@ mod tests {
     #[test]
     fn every_form_is_hidden() {
         let masks = masks(&["p\"ss wörd?>"]);
-        for form in
-            [r#"p"ss wörd?>"#, r#"p\"ss wörd?>"#, "p%22ss%20w%C3%B6rd%3F%3E", "p%22ss+w%C3%B6rd%3F%3E", "cCJzcyB3w7ZyZD8+"]
-        {
+        for form in [
+            r#"p"ss wörd?>"#,
+            r#"p\"ss wörd?>"#,
+            "p%22ss%20w%C3%B6rd%3F%3E",
+            "p%22ss+w%C3%B6rd%3F%3E",
+            "cCJzcyB3w7ZyZD8+",
+        ] {
             assert_eq!(masks.apply(format!("<{form}>").as_bytes()), b"<***>", "{form}");
         }
     }

@@ -42,8 +42,7 @@ pub(super) fn prepare(assignment: &Assignment, folder: &Folder, account: &Accoun
     let path = spec.environment.get("PATH").map_or(PATH, String::as_str);
     let name = args.first().map_or(SHELL, String::as_str);
     let program = find(name, path, &directory)?;
-    let limits =
-        Limits { cpu_millis: spec.requirements.cpu_millis, memory_bytes: spec.requirements.memory_bytes };
+    let limits = Limits { cpu_millis: spec.requirements.cpu_millis, memory_bytes: spec.requirements.memory_bytes };
     let execution = assignment.execution;
     Ok(Start { execution, program, args, environment, directory, limits, stdin: !spec.stdin.is_empty() })
 }
@@ -61,7 +60,9 @@ fn arguments(spec: &JobSpec, folder: &Folder) -> Result<Vec<String>, Failure> {
     match &spec.work {
         Work::Shell { program, args } => Ok(std::iter::once(program).chain(args).cloned().collect()),
         Work::Script { interpreter, content } => {
-            folder.write_script(content).map_err(|error| not_started(format!("the script cannot be written: {error}")))?;
+            folder
+                .write_script(content)
+                .map_err(|error| not_started(format!("the script cannot be written: {error}")))?;
             let mut args: Vec<String> = interpreter.split_whitespace().map(str::to_owned).collect();
             if args.is_empty() {
                 args.push(SHELL.to_owned());
@@ -130,7 +131,9 @@ pub(super) fn refused(errno: i32, program: &str) -> Failure {
             Failure::new(FailureKind::NotFound, format!("program '{program}' does not exist"))
         }
         Errno::ACCESS => not_started(format!("{program} is not executable (permission denied)")),
-        Errno::NOEXEC => not_started(format!("{program} is not a program (a script needs a first line like #!/bin/sh)")),
+        Errno::NOEXEC => {
+            not_started(format!("{program} is not a program (a script needs a first line like #!/bin/sh)"))
+        }
         _ => not_started(format!("{program} cannot be started: {error}")),
     }
 }

@@ -10,7 +10,10 @@ use super::{
     progress::ProgressLines,
     supervisor::Order,
 };
-use crate::guardian::message::{self, Control, Ended, Report, SHORT, Start, StartError, Stopped};
+use crate::guardian::{
+    Socket,
+    message::{self, Control, Ended, Report, Start, StartError, Stopped},
+};
 use hodei_core::{
     id::ExecutionId,
     protocol::{Assignment, Finished, StopReason},
@@ -24,7 +27,6 @@ use rustix::{
 };
 use std::{io, sync::Arc};
 use tokio::{
-    io::{Interest, unix::AsyncFd},
     net::unix::pipe,
     select,
     sync::{Notify, mpsc, oneshot},
@@ -58,7 +60,7 @@ enum End {
 /// A slot's connection to a guardian.
 #[derive(Debug)]
 struct Link {
-    socket: AsyncFd<OwnedFd>,
+    socket: Socket,
     generation: u64,
 }
 
@@ -132,9 +134,9 @@ impl SlotTask {
         let stdin = stdin.map_err(|error| program::not_started(format!("no file for the job's input: {error}")))?;
         let mut fds = vec![stdout_end, stderr_end];
         fds.extend(stdin);
-        self.send_start(&start, &fds).await.map_err(|error| {
-            program::not_started(format!("the job could not be handed to the guardian: {error}"))
-        })?;
+        self.send_start(&start, &fds)
+            .await
+            .map_err(|error| program::not_started(format!("the job could not be handed to the guardian: {error}")))?;
         drop(fds);
 
         let (events, budget) = (shared.events.clone(), shared.config.log_budget.clone());
@@ -172,7 +174,7 @@ impl SlotTask {
                 Some(link) => link,
                 None => self.attach().await?,
             };
-            sent = message::send(&link.socket, start, &fds);
+            sent = link.socket.send_now(start, &fds);
             if sent.is_ok() {
                 self.link = Some(link);
                 break;
@@ -189,7 +191,7 @@ impl SlotTask {
         let order = Order::Attach { slot: self.index, socket: theirs, to };
         self.shared.orders.send(order).map_err(|_| io::Error::from(io::ErrorKind::NotConnected))?;
         let generation = generation.await.map_err(gone)?;
-        Ok(Link { socket: AsyncFd::register(ours)?, generation })
+        Ok(Link { socket: Socket::new(ours)?, generation })
     }
 
     async fn await_guardian_after(&self, lost: u64) {
@@ -204,7 +206,7 @@ impl SlotTask {
         let mut shutdown = shared.shutdown.subscribe();
         let end = loop {
             let stop = select! {
-                report = receive(socket) => match report {
+                report = socket.receive() => match report {
                     Some(Report::Started { at }) => {
                         watch.started(at);
                         _ = shared.events.send(ExecutorEvent::Started { execution: watch.execution, at });
@@ -358,10 +360,10 @@ impl Watch {
             End::NotStarted(StartError::Limits { message }) => {
                 Outcome::Failed(program::not_started(format!("the job's limits cannot be set: {message}")))
             }
-            End::NotStarted(StartError::Spawn { errno }) => {
-                Outcome::Failed(program::refused(*errno, &start.program))
+            End::NotStarted(StartError::Spawn { errno }) => Outcome::Failed(program::refused(*errno, &start.program)),
+            End::Lost => {
+                Outcome::Failed(Failure::new(FailureKind::WorkerLost, "stopped: the worker's guardian was lost"))
             }
-            End::Lost => Outcome::Failed(Failure::new(FailureKind::WorkerLost, "stopped: the worker's guardian was lost")),
             End::Ended(ended) => match ended.stopped {
                 Some(Stopped::Lease) => lease_ran_out(),
                 Some(Stopped::Asked) => self.stopped(ended),
@@ -405,12 +407,6 @@ fn output_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&reader, true)?;
     Ok((pipe::Receiver::from_owned_fd_unchecked(reader)?, writer))
-}
-
-/// The guardian's next report, or `None` when it is gone.
-async fn receive(socket: &AsyncFd<OwnedFd>) -> Option<Report> {
-    let received = socket.async_io(Interest::READABLE, |socket| message::receive(socket, &mut [0; SHORT])).await;
-    received.ok().flatten().map(|(report, _)| report)
 }
 
 async fn readable(reports: Option<&pipe::Receiver>) {

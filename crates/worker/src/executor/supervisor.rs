@@ -1,15 +1,11 @@
 //! Keeps a guardian running and passes the agent's orders to it.
 
 use super::ExecutorConfig;
-use crate::guardian::{
-    GuardianProcess,
-    message::{self, Control},
-};
+use crate::guardian::{GuardianProcess, message::Control};
 use hodei_core::time::Elapsed;
 use rustix::fd::{AsFd, OwnedFd};
 use std::{io, time::Duration};
 use tokio::{
-    io::Interest,
     select,
     sync::{mpsc, oneshot, watch},
 };
@@ -25,7 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) enum Order {
     Control(Control),
     /// Gives a slot's socket to the guardian; the answer names the guardian that got it.
-    Attach { slot: u32, socket: OwnedFd, to: oneshot::Sender<u64> },
+    Attach {
+        slot: u32,
+        socket: OwnedFd,
+        to: oneshot::Sender<u64>,
+    },
     /// End what runs, and leave.
     Leave,
 }
@@ -58,7 +58,7 @@ impl Supervisor {
                     Err(_) => break,
                 },
                 // After its first message a guardian says nothing on this socket: it is gone.
-                _ = self.guardian.control.readable() => Err(io::ErrorKind::BrokenPipe.into()),
+                _ = self.guardian.control.receive::<()>() => Err(io::ErrorKind::BrokenPipe.into()),
             };
             if let Err(error) = done {
                 warn!(%error, "the guardian is gone, and with it the jobs that ran");
@@ -81,8 +81,7 @@ impl Supervisor {
 
     async fn send(&self, control: &Control, fd: Option<&OwnedFd>) -> io::Result<()> {
         let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
-        let socket = &self.guardian.control;
-        socket.async_io(Interest::WRITABLE, |socket| message::send(socket, control, &fds)).await
+        self.guardian.control.send(control, &fds).await
     }
 
     /// Starts guardians until one is ready. By then it has ended what the lost one left running.

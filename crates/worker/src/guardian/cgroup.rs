@@ -163,7 +163,9 @@ impl SlotGroup {
         self.allow_forks()?;
         self.apply(limits)?;
         match &self.kind {
-            Kind::V1 { memory: Some(dir), .. } if limits.memory_bytes > 0 => Ok(vec![open_to_write(&dir.join("tasks"))?]),
+            Kind::V1 { memory: Some(dir), .. } if limits.memory_bytes > 0 => {
+                Ok(vec![open_to_write(&dir.join("tasks"))?])
+            }
             Kind::V2 { dir, .. } => Ok(vec![open_to_write(&dir.join("cgroup.procs"))?]),
             _ => Ok(Vec::new()),
         }

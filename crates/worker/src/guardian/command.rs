@@ -1,18 +1,17 @@
 //! The agent's side of the guardian's start.
 
-use super::message::{self, Control, Init, Isolation, Mechanism, Ready, SHORT};
+use super::{
+    Socket,
+    message::{self, Control, Init, Isolation, Mechanism, Ready},
+};
 use hodei_core::id::WorkerId;
-use rustix::fd::OwnedFd;
 use std::{
     ffi::OsString,
     io,
     path::{Path, PathBuf},
     process::Stdio,
 };
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    process::{Child, Command},
-};
+use tokio::process::{Child, Command};
 
 /// How to start a guardian: a program that calls [`super::main`] when it is run with these arguments.
 #[derive(Clone, Debug)]
@@ -34,7 +33,7 @@ impl Default for GuardianCommand {
 #[derive(Debug)]
 pub(crate) struct GuardianProcess {
     pub process: Child,
-    pub control: AsyncFd<OwnedFd>,
+    pub control: Socket,
     pub isolation: Isolation,
 }
 
@@ -50,12 +49,11 @@ impl GuardianCommand {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()?;
-        let control = AsyncFd::register(ours)?;
+        let control = Socket::new(ours)?;
         let init = Init { worker, pids_limit, scratch: scratch.to_owned(), mechanism: self.mechanism };
-        message::send(&control, &Control::Init(init), &[])?;
-        let ready = control.async_io(Interest::READABLE, |socket| message::receive(socket, &mut [0; SHORT])).await?;
-        match ready {
-            Some((Ready(isolation), _)) => Ok(GuardianProcess { process, control, isolation }),
+        control.send(&Control::Init(init), &[]).await?;
+        match control.receive().await {
+            Some(Ready(isolation)) => Ok(GuardianProcess { process, control, isolation }),
             None => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the guardian ended before it was ready")),
         }
     }

@@ -29,10 +29,18 @@ pub(crate) enum Control {
     /// The first message.
     Init(Init),
     /// A slot is used for the first time; its socket comes along.
-    Attach { slot: u32 },
+    Attach {
+        slot: u32,
+    },
     /// No job may outlive this moment (milliseconds on the boot-time clock).
-    Lease { deadline_ms: u64 },
-    Stop { slot: u32, execution: ExecutionId, grace_ms: u64 },
+    Lease {
+        deadline_ms: u64,
+    },
+    Stop {
+        slot: u32,
+        execution: ExecutionId,
+        grace_ms: u64,
+    },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -11,10 +11,12 @@ pub(crate) mod message;
 mod posix;
 mod proc;
 mod slot;
+mod socket;
 
 pub use command::GuardianCommand;
 pub(crate) use command::GuardianProcess;
 pub use message::{Isolation, Limit, Mechanism};
+pub(crate) use socket::Socket;
 
 use crate::executor::boottime;
 use cgroup::Groups;

@@ -300,7 +300,11 @@ fn wait_for_any(watched: &[OwnedFd]) {
 }
 
 /// Starts the thread of a slot. Its stack is small: it holds no more than a few paths and messages.
-pub(super) fn start(slot: Arc<Slot>, socket: Arc<OwnedFd>, shared: Arc<Shared>) -> io::Result<std::thread::JoinHandle<()>> {
+pub(super) fn start(
+    slot: Arc<Slot>,
+    socket: Arc<OwnedFd>,
+    shared: Arc<Shared>,
+) -> io::Result<std::thread::JoinHandle<()>> {
     const STACK: usize = 128 << 10;
     std::thread::Builder::new().name("slot".to_owned()).stack_size(STACK).spawn(move || {
         serve(&slot, &socket, &shared);

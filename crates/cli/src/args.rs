@@ -1,0 +1,287 @@
+//! The command line.
+
+use crate::values::{self, Cores};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use hodei_core::time::Millis;
+use std::{net::SocketAddr, path::PathBuf};
+
+/// Runs work: takes jobs, decides when and where each one runs, streams what they print, and loses nothing.
+#[derive(Debug, Parser)]
+#[command(name = "hodei", version, about, max_term_width = 110, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Common {
+    /// The server to talk to, such as http://127.0.0.1:7070 or unix:/path/to/socket. Without one, the server of the data
+    /// folder is used, and started in the background when there is none.
+    #[arg(long, global = true, env = "HODEI_SERVER", value_name = "URL", help_heading = "Global options")]
+    pub server: Option<String>,
+    /// The data folder: database, socket, local worker.
+    #[arg(long, global = true, env = "HODEI_DATA", value_name = "DIR", help_heading = "Global options")]
+    pub data: Option<PathBuf>,
+    /// A configuration file; 'hodei config' prints one with all defaults.
+    #[arg(long, global = true, env = "HODEI_CONFIG", value_name = "FILE", help_heading = "Global options")]
+    pub config: Option<PathBuf>,
+    /// Print JSON for programs instead of text for people.
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a job, show what it prints, and exit with its exit code.
+    Run(RunArgs),
+    /// Submit, inspect and steer jobs.
+    #[command(subcommand)]
+    Job(JobCommand),
+    /// Show what a job printed.
+    Logs(LogsArgs),
+    /// Start a server with a worker in one process.
+    Up(UpArgs),
+    /// Start a server.
+    Server(ServerArgs),
+    /// Run, list and drain workers.
+    #[command(subcommand)]
+    Worker(WorkerCommand),
+    /// Make credentials.
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Print the default configuration with its documentation.
+    Config,
+    /// Print completions for a shell.
+    Completions { shell: Shell },
+    /// Watches over the processes of a worker. Started by the worker itself.
+    #[command(hide = true)]
+    Guardian,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Print the job's id and return at once.
+    #[arg(long, short)]
+    pub detach: bool,
+    #[command(flatten)]
+    pub job: JobArgs,
+}
+
+/// What makes up a job.
+#[derive(Debug, Args)]
+pub struct JobArgs {
+    /// How people see it; the program's name by default.
+    #[arg(long)]
+    pub name: Option<String>,
+    #[arg(long, default_value = "default")]
+    pub queue: String,
+    #[arg(long, value_enum, default_value_t = PriorityArg::Normal)]
+    pub priority: PriorityArg,
+    /// An environment variable of the job; NAME alone takes the value it has here.
+    #[arg(long, short, value_name = "NAME[=VALUE]", value_parser = values::variable)]
+    pub env: Vec<(String, String)>,
+    /// Like --env, but masked in what the job prints and never shown.
+    #[arg(long, value_name = "NAME[=VALUE]", value_parser = values::variable)]
+    pub secret: Vec<(String, String)>,
+    /// The job's working directory. By default the current one when the job runs on this machine's own server.
+    #[arg(long, value_name = "DIR")]
+    pub workdir: Option<PathBuf>,
+    /// A file that the job reads as its standard input; '-' for ours.
+    #[arg(long, value_name = "FILE|-")]
+    pub stdin: Option<PathBuf>,
+    /// How long one run may take.
+    #[arg(long, value_name = "TIME", value_parser = values::length)]
+    pub timeout: Option<Millis>,
+    /// How long it may wait in the queue.
+    #[arg(long, value_name = "TIME", value_parser = values::length)]
+    pub queue_timeout: Option<Millis>,
+    /// Between SIGTERM and SIGKILL when it is stopped.
+    #[arg(long, value_name = "TIME", value_parser = values::length)]
+    pub kill_grace: Option<Millis>,
+    /// Not before this much time has passed.
+    #[arg(long, value_name = "TIME", value_parser = values::length)]
+    pub delay: Option<Millis>,
+    /// How many runs it gets in all. `hodei run` makes one unless told otherwise; submitted jobs get 3.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=10_000))]
+    pub max_attempts: Option<i32>,
+    /// The wait before the second run.
+    #[arg(long, value_name = "TIME", value_parser = values::length)]
+    pub retry_delay: Option<Millis>,
+    /// How the wait grows from run to run.
+    #[arg(long, value_enum)]
+    pub backoff: Option<BackoffArg>,
+    /// Cores to reserve, such as 0.5 or 2.
+    #[arg(long, value_name = "CORES", value_parser = values::cores)]
+    pub cpu: Option<Cores>,
+    /// Memory to reserve, such as 512MiB.
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub memory: Option<u64>,
+    /// Run this script instead of a command; '-' reads it from standard input.
+    #[arg(long, value_name = "FILE|-", conflicts_with = "command")]
+    pub script: Option<PathBuf>,
+    /// What runs the script.
+    #[arg(long, value_name = "PROGRAM", requires = "script")]
+    pub interpreter: Option<String>,
+    /// The program and its arguments. No shell interprets them.
+    #[arg(last = true, value_name = "COMMAND", required_unless_present = "script")]
+    pub command: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum PriorityArg {
+    Critical,
+    High,
+    Normal,
+    Low,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum BackoffArg {
+    Fixed,
+    Exponential,
+    Quadratic,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum StateArg {
+    Delayed,
+    Pending,
+    Scheduled,
+    Running,
+    Succeeded,
+    Failed,
+    TimedOut,
+    Cancelled,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum JobCommand {
+    /// Store a job and print its id.
+    Submit(JobArgs),
+    /// List jobs, newest first.
+    List {
+        /// Only jobs in this state; may be given several times.
+        #[arg(long, value_enum)]
+        state: Vec<StateArg>,
+        #[arg(long)]
+        queue: Option<String>,
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        limit: u32,
+    },
+    /// Show all that is known of a job.
+    Get { id: String },
+    /// Cancel a job that has not ended.
+    Cancel {
+        id: String,
+        #[arg(long, default_value = "")]
+        reason: String,
+    },
+    /// Run a failed, timed out or cancelled job again.
+    Retry { id: String },
+    /// Wait until a job has ended, and exit as 'hodei run' would.
+    Wait {
+        id: String,
+        /// Give up waiting after this long (exit code 125).
+        #[arg(long, value_name = "TIME", value_parser = values::length)]
+        timeout: Option<Millis>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// The job's id.
+    pub id: String,
+    /// Go on as the job prints, until it ends.
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Begin with the last N lines.
+    #[arg(long, value_name = "N")]
+    pub tail: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// Where jobs are kept: a path for SQLite, or postgres://user@host/database.
+    #[arg(long, env = "HODEI_DATABASE_URL", value_name = "PATH|URL")]
+    pub database_url: Option<String>,
+    /// The address for gRPC; loopback only.
+    #[arg(long, value_name = "ADDR")]
+    pub grpc: Option<SocketAddr>,
+    /// The address for health and readiness; loopback only.
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<SocketAddr>,
+    /// How long a worker may go on without hearing from the server.
+    #[arg(long, value_name = "TIME", value_parser = values::length)]
+    pub lease: Option<Millis>,
+    /// How much longer the server waits before it gives the jobs to others.
+    #[arg(long, value_name = "TIME", value_parser = values::length)]
+    pub lease_grace: Option<Millis>,
+}
+
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    #[command(flatten)]
+    pub server: ServerArgs,
+    /// Jobs at once; one for each core by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub slots: Option<u32>,
+    /// Serve the socket alone and leave when there is nothing to do.
+    #[arg(long, hide = true)]
+    pub background: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum WorkerCommand {
+    /// Take work from a server.
+    Run(WorkerArgs),
+    /// List the workers that a server knows.
+    List,
+    /// Let a worker finish what it runs, give it nothing new, and have it leave.
+    Drain { id: String },
+}
+
+#[derive(Debug, Args)]
+pub struct WorkerArgs {
+    /// A one-time token from 'hodei token create worker'. A worker that registered before needs none.
+    #[arg(long, env = "HODEI_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// The id that the token was made for; the token knows it too.
+    #[arg(long, env = "HODEI_WORKER_ID", value_name = "ID")]
+    pub worker_id: Option<hodei_core::id::WorkerId>,
+    /// How people see it; the host's name by default.
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Jobs at once; one for each core by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub slots: Option<u32>,
+    /// Cores that jobs may reserve; what the machine has by default.
+    #[arg(long, value_name = "CORES", value_parser = values::cores)]
+    pub cpu: Option<Cores>,
+    /// Memory that jobs may reserve; what the machine has by default.
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub memory: Option<u64>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Make a token.
+    #[command(subcommand)]
+    Create(TokenKind),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TokenKind {
+    /// A one-time token with which one worker can register.
+    Worker {
+        /// The worker's id; a new one is made by default.
+        #[arg(long, value_name = "ID")]
+        worker_id: Option<hodei_core::id::WorkerId>,
+        /// How long it is good for; five minutes by default.
+        #[arg(long, value_name = "TIME", value_parser = values::length)]
+        ttl: Option<Millis>,
+    },
+}

@@ -1,0 +1,207 @@
+//! How commands reach a server: the one that is named, or the one of the data folder, which is started when there is none.
+
+use crate::{args::Common, config::Config};
+use anyhow::{Context, Result, anyhow, bail};
+use hodei_api::v1::{
+    job_execution_service_client::JobExecutionServiceClient as Jobs,
+    log_stream_service_client::LogStreamServiceClient as Logs,
+    worker_admin_service_client::WorkerAdminServiceClient as Admin,
+};
+use hodei_server::listen;
+use hyper_util::rt::TokioIo;
+use rustix::process::setsid;
+use std::{
+    env,
+    fs::File,
+    io,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+use tokio::net::UnixStream;
+use tonic::{
+    Code, Status,
+    transport::{Channel, Endpoint},
+};
+use tower::service_fn;
+
+pub const SOCKET: &str = "hodei.sock";
+/// What the background server prints.
+const SERVER_LOG: &str = "server.log";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a background server may take until it answers.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+const MAX_MESSAGE: usize = 64 << 20;
+
+/// Where a server is.
+#[derive(Clone, Debug)]
+pub enum Target {
+    Tcp(String),
+    Socket(PathBuf),
+    /// The server of this data folder.
+    Folder(PathBuf),
+}
+
+#[derive(Clone)]
+pub struct Client {
+    target: Target,
+    channel: Channel,
+}
+
+impl Target {
+    pub fn of(common: &Common, config: &Config) -> Result<Self> {
+        let named = common.server.as_deref().unwrap_or(&config.connect);
+        match named {
+            "" => Ok(Target::Folder(config.data_folder(common.data.as_deref())?)),
+            url => Self::parse(url),
+        }
+    }
+
+    pub fn parse(url: &str) -> Result<Self> {
+        if let Some(path) = url.strip_prefix("unix:") {
+            return Ok(Target::Socket(path.trim_start_matches("//").into()));
+        }
+        let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        if !url.starts_with("http://") {
+            bail!("'{url}' is not a server's address; write it like http://127.0.0.1:7070 or unix:/path/to/socket");
+        }
+        Ok(Target::Tcp(url))
+    }
+
+    pub async fn channel(&self) -> Result<Channel> {
+        match self {
+            Target::Tcp(url) => {
+                let endpoint = tuned(Endpoint::from_shared(url.clone()).with_context(|| format!("'{url}' is not a URL"))?);
+                endpoint.connect().await.with_context(|| {
+                    format!("no server answers at {url}; start one with 'hodei server' or 'hodei up', or check --server")
+                })
+            }
+            Target::Socket(path) => {
+                socket(path).await.with_context(|| format!("no server answers at {}", path.display()))
+            }
+            Target::Folder(folder) => of_folder(folder).await,
+        }
+    }
+}
+
+fn tuned(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(4 << 20)
+        .http2_keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_while_idle(true)
+}
+
+async fn socket(path: &Path) -> Result<Channel, tonic::transport::Error> {
+    let path = path.to_owned();
+    let connect = service_fn(move |_| {
+        let path = path.clone();
+        async move {
+            let (short, _folder) = listen::reachable(&path)?;
+            io::Result::Ok(TokioIo::new(UnixStream::connect(short).await?))
+        }
+    });
+    tuned(Endpoint::from_static("http://socket")).connect_with_connector(connect).await
+}
+
+/// Connects to the server of a data folder. Several commands may start one at the same time: one of them gets the
+/// folder's lock and all find it through its socket.
+async fn of_folder(folder: &Path) -> Result<Channel> {
+    let path = folder.join(SOCKET);
+    if let Ok(channel) = socket(&path).await {
+        return Ok(channel);
+    }
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make the data folder {}", folder.display()))?;
+    let mut server = start_background(folder)?;
+    let began = Instant::now();
+    loop {
+        if let Ok(channel) = socket(&path).await {
+            return Ok(channel);
+        }
+        if let Some(status) = server.try_wait()?
+            && !status.success()
+        {
+            bail!("the background server did not start:\n{}", last_lines(&folder.join(SERVER_LOG)));
+        }
+        if began.elapsed() > START_PATIENCE {
+            bail!("the background server does not answer; see {}", folder.join(SERVER_LOG).display());
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn start_background(folder: &Path) -> Result<std::process::Child> {
+    let log = File::options().create(true).append(true).open(folder.join(SERVER_LOG));
+    let log = log.with_context(|| format!("cannot write to the data folder {}", folder.display()))?;
+    let program = env::current_exe().context("cannot find this program's own file")?;
+    let mut command = std::process::Command::new(program);
+    command.arg("up").arg("--background").arg("--data").arg(folder);
+    // Its own session, so that a Ctrl-C meant for this command does not reach it; and none of the folder's choices.
+    command.env_remove("HODEI_SERVER").env_remove("HODEI_DATABASE_URL").current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(log));
+    detach(&mut command);
+    command.spawn().context("cannot start the background server")
+}
+
+#[allow(unsafe_code)]
+fn detach(command: &mut std::process::Command) {
+    // SAFETY: setsid is one system call and touches no memory, so it is safe between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            setsid()?;
+            Ok(())
+        });
+    }
+}
+
+fn last_lines(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().rev().take(5).collect();
+    lines.into_iter().rev().map(|line| format!("  {line}\n")).collect()
+}
+
+impl Client {
+    pub async fn connect(common: &Common, config: &Config) -> Result<Self> {
+        let target = Target::of(common, config)?;
+        Ok(Self { channel: target.channel().await?, target })
+    }
+
+    pub async fn reconnect(&mut self) -> Result<()> {
+        self.channel = self.target.channel().await?;
+        Ok(())
+    }
+
+    /// Whether jobs run on this machine, in folders that we see too.
+    pub fn is_local(&self) -> bool {
+        matches!(self.target, Target::Folder(_))
+    }
+
+    pub fn jobs(&self) -> Jobs<Channel> {
+        Jobs::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub fn logs(&self) -> Logs<Channel> {
+        Logs::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub fn admin(&self) -> Admin<Channel> {
+        Admin::new(self.channel.clone())
+    }
+}
+
+/// A refusal in words for people.
+pub fn explain(status: &Status) -> anyhow::Error {
+    match status.code() {
+        Code::Unavailable => anyhow!("the server cannot do this now: {}", status.message()),
+        Code::InvalidArgument => anyhow!("the server refuses: {}", status.message()),
+        _ => anyhow!("{}", status.message()),
+    }
+}
+
+/// Whether trying again can help.
+pub fn may_pass(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled)
+}

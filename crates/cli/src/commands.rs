@@ -1,0 +1,10 @@
+//! One file per command, or per group of commands.
+
+pub mod follow;
+pub mod job;
+pub mod logs;
+pub mod run;
+pub mod serve;
+pub mod spec;
+pub mod token;
+pub mod worker;

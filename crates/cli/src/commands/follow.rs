@@ -1,0 +1,106 @@
+//! Follows a job's log to its end, through lost connections and restarts of the server.
+
+use crate::client::{Client, explain, may_pass};
+use anyhow::Result;
+use hodei_api::v1;
+use std::time::{Duration, Instant};
+use tonic::Status;
+
+/// How long a server may be away before following it is given up.
+const PATIENCE: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What was seen last, so that nothing is printed twice after a reconnect.
+#[derive(Debug, Default)]
+struct Seen {
+    execution: String,
+    next: u64,
+}
+
+impl Seen {
+    /// Whether this entry is new; ids of executions sort by the time of their making.
+    fn is_new(&mut self, entry: &v1::LogEntry) -> bool {
+        let at = (&entry.execution_id, entry.number);
+        if at < (&self.execution, self.next) {
+            return false;
+        }
+        self.execution.clone_from(&entry.execution_id);
+        self.next = entry.number + 1;
+        true
+    }
+}
+
+/// Prints every entry of a job until it has ended.
+pub async fn logs(client: &mut Client, id: &str, tail: Option<u64>, mut show: impl FnMut(&v1::LogEntry)) -> Result<()> {
+    let mut seen = Seen::default();
+    let mut first = true;
+    let mut trouble = Trouble::default();
+    loop {
+        let request = v1::SubscribeLogsRequest { job_id: id.to_owned(), tail: tail.filter(|_| first) };
+        let outcome = read(client, request, |entry| {
+            if seen.is_new(entry) {
+                first = false;
+                show(entry);
+            }
+        });
+        match outcome.await {
+            Ok(()) => return Ok(()),
+            Err(status) => trouble.meet(client, &status).await?,
+        }
+    }
+}
+
+async fn read(
+    client: &Client,
+    request: v1::SubscribeLogsRequest,
+    mut each: impl FnMut(&v1::LogEntry),
+) -> Result<(), Status> {
+    let mut stream = client.logs().subscribe_logs(request).await?.into_inner();
+    while let Some(batch) = stream.message().await? {
+        batch.entries.iter().for_each(&mut each);
+    }
+    Ok(())
+}
+
+/// Waits until a job has ended, and returns it.
+pub async fn end(client: &mut Client, id: &str) -> Result<v1::Job> {
+    let mut trouble = Trouble::default();
+    loop {
+        match watch(client, id).await {
+            Ok(Some(job)) => return Ok(job),
+            Ok(None) => trouble.meet(client, &Status::unavailable("the watch ended early")).await?,
+            Err(status) => trouble.meet(client, &status).await?,
+        }
+    }
+}
+
+async fn watch(client: &Client, id: &str) -> Result<Option<v1::Job>, Status> {
+    let mut changes = client.jobs().watch_job(v1::WatchJobRequest { job_id: id.to_owned() }).await?.into_inner();
+    while let Some(change) = changes.message().await? {
+        if let Some(job) = change.job.filter(|job| job.finished_at_ms > 0) {
+            return Ok(Some(job));
+        }
+    }
+    Ok(None)
+}
+
+/// A connection that failed, and since when.
+#[derive(Debug, Default)]
+struct Trouble {
+    since: Option<Instant>,
+}
+
+impl Trouble {
+    /// Waits a little and connects anew, or gives up: at once when it cannot pass, else after a while.
+    async fn meet(&mut self, client: &mut Client, status: &Status) -> Result<()> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if !may_pass(status) || since.elapsed() > PATIENCE {
+            return Err(explain(status));
+        }
+        tokio::time::sleep(PAUSE).await;
+        if client.reconnect().await.is_ok() {
+            self.since = None;
+        }
+        Ok(())
+    }
+}

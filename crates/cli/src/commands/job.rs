@@ -1,0 +1,192 @@
+//! `hodei job …`
+
+use crate::{
+    args::{JobArgs, StateArg},
+    client::{Client, explain},
+    commands::{follow, run, spec},
+    exit, output,
+};
+use anyhow::{Result, bail};
+use hodei_api::v1;
+use hodei_core::time::Millis;
+use serde_json::{Value, json};
+use tonic::{Code, Status};
+
+/// Tries at a job that the server refused because it was leaving: nothing of it was stored.
+const TRIES: usize = 5;
+
+pub async fn queue(client: &mut Client, spec: v1::JobSpec) -> Result<String> {
+    for _ in 1..TRIES {
+        let request = v1::QueueJobRequest { job: Some(spec.clone()) };
+        match client.jobs().queue_job(request).await {
+            Ok(answer) => return Ok(answer.into_inner().job_id),
+            Err(status) if is_leaving(&status) => client.reconnect().await?,
+            Err(status) => return Err(explain(&status)),
+        }
+    }
+    bail!("the server keeps shutting down; try again")
+}
+
+fn is_leaving(status: &Status) -> bool {
+    status.code() == Code::Unavailable && status.message().starts_with("the server is shutting down")
+}
+
+pub async fn submit(client: &mut Client, args: JobArgs, json: bool) -> Result<u8> {
+    let spec = spec::build(args, client.is_local(), None)?;
+    let id = queue(client, spec).await?;
+    run::print_id(&id, json);
+    Ok(exit::OK)
+}
+
+pub async fn list(client: &mut Client, states: &[StateArg], queue: Option<String>, limit: u32, json: bool) -> Result<u8> {
+    let states: Vec<i32> = states.iter().map(|state| wire_state(*state).into()).collect();
+    let queue = queue.unwrap_or_default();
+    let mut jobs = Vec::new();
+    let mut page_token = String::new();
+    while jobs.len() < limit as usize {
+        let page_size = i32::try_from((limit as usize - jobs.len()).min(1000)).unwrap_or(1000);
+        let request = v1::ListJobsRequest { states: states.clone(), queue: queue.clone(), page_size, page_token };
+        let page = client.jobs().list_jobs(request).await.map_err(|status| explain(&status))?.into_inner();
+        jobs.extend(page.jobs);
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    if json {
+        output::print_json(&Value::Array(jobs.iter().map(output::job_json).collect()));
+    } else {
+        output::table(["ID", "NAME", "QUEUE", "PRIORITY", "STATE", "RUNS", "CREATED", "TOOK"], jobs.iter().map(row).collect());
+    }
+    Ok(exit::OK)
+}
+
+fn row(job: &v1::Job) -> [String; 8] {
+    let spec = job.spec.clone().unwrap_or_default();
+    let took = match (job.started_at_ms, job.finished_at_ms) {
+        (0, _) | (_, 0) => String::new(),
+        (started, finished) => output::span((finished - started).max(0)),
+    };
+    [
+        job.id.clone(),
+        spec.name.clone(),
+        spec.queue.clone(),
+        output::priority_name(spec.priority()),
+        output::state_name(job.state()),
+        job.attempt.to_string(),
+        output::ago(job.created_at_ms),
+        took,
+    ]
+}
+
+fn wire_state(state: StateArg) -> v1::JobState {
+    match state {
+        StateArg::Delayed => v1::JobState::Delayed,
+        StateArg::Pending => v1::JobState::Pending,
+        StateArg::Scheduled => v1::JobState::Scheduled,
+        StateArg::Running => v1::JobState::Running,
+        StateArg::Succeeded => v1::JobState::Succeeded,
+        StateArg::Failed => v1::JobState::Failed,
+        StateArg::TimedOut => v1::JobState::TimedOut,
+        StateArg::Cancelled => v1::JobState::Cancelled,
+    }
+}
+
+pub async fn get(client: &mut Client, id: String, json: bool) -> Result<u8> {
+    let answer = client.jobs().get_job(v1::GetJobRequest { job_id: id }).await.map_err(|status| explain(&status))?;
+    let job = answer.into_inner().job.unwrap_or_default();
+    if json {
+        output::print_json(&output::job_json(&job));
+    } else {
+        describe(&job);
+    }
+    Ok(exit::OK)
+}
+
+fn describe(job: &v1::Job) {
+    let spec = job.spec.clone().unwrap_or_default();
+    let mut lines: Vec<(&str, String)> = vec![
+        ("id", job.id.clone()),
+        ("name", spec.name.clone()),
+        ("queue", spec.queue.clone()),
+        ("priority", output::priority_name(spec.priority())),
+        ("state", output::state_name(job.state())),
+        ("why", job.waiting_reason.clone()),
+        ("runs", format!("{} of {}", job.attempt, spec.retry.as_ref().and_then(|retry| retry.max_attempts).unwrap_or(0))),
+        ("work", work_line(&spec)),
+        ("created", output::timestamp(job.created_at_ms)),
+        ("not before", output::timestamp(job.delayed_until_ms)),
+        ("started", output::timestamp(job.started_at_ms)),
+        ("finished", output::timestamp(job.finished_at_ms)),
+        ("cancel", job.cancel_reason.clone().unwrap_or_default()),
+        ("result", String::from_utf8_lossy(&job.result).into_owned()),
+    ];
+    for execution in &job.executions {
+        lines.push(("run", execution_line(execution)));
+    }
+    for (name, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {
+        output::println(&format!("{name:<11} {value}"));
+    }
+}
+
+fn work_line(spec: &v1::JobSpec) -> String {
+    match spec.work.as_ref().and_then(|work| work.kind.as_ref()) {
+        Some(v1::work::Kind::Shell(shell)) => [&[shell.program.clone()], &shell.args[..]].concat().join(" "),
+        Some(v1::work::Kind::Script(script)) => format!("{} script, {} bytes", script.interpreter, script.content.len()),
+        None => String::new(),
+    }
+}
+
+fn execution_line(execution: &v1::Execution) -> String {
+    let mut parts = vec![
+        format!("#{}", execution.attempt),
+        if execution.outcome.is_empty() { "open".to_owned() } else { execution.outcome.clone() },
+    ];
+    parts.extend((!execution.error.is_empty()).then(|| format!("({})", execution.error)));
+    if execution.started_at_ms > 0 && execution.finished_at_ms > 0 {
+        parts.push(format!("in {}", output::span((execution.finished_at_ms - execution.started_at_ms).max(0))));
+    }
+    if execution.progress_percent > 0.0 || !execution.progress_message.is_empty() {
+        parts.push(format!("{}% {}", execution.progress_percent, execution.progress_message));
+    }
+    parts.push(format!("on worker {}", execution.worker_id));
+    parts.join(" ")
+}
+
+pub async fn cancel(client: &mut Client, id: String, reason: String, json: bool) -> Result<u8> {
+    let request = v1::CancelJobRequest { job_id: id.clone(), reason };
+    let answer = client.jobs().cancel_job(request).await.map_err(|status| explain(&status))?.into_inner();
+    match (json, answer.state()) {
+        (true, state) => output::print_json(&json!({ "job_id": id, "state": output::state_name(state) })),
+        (false, v1::JobState::Cancelled) => output::println("cancelled"),
+        (false, _) => output::println("asked to stop; it is cancelled when its worker confirms"),
+    }
+    Ok(exit::OK)
+}
+
+pub async fn retry(client: &mut Client, id: String, json: bool) -> Result<u8> {
+    let request = v1::RetryJobRequest { job_id: id.clone() };
+    let answer = client.jobs().retry_job(request).await.map_err(|status| explain(&status))?.into_inner();
+    let state = output::state_name(answer.state());
+    match json {
+        true => output::print_json(&json!({ "job_id": id, "state": state })),
+        false => output::println(&state),
+    }
+    Ok(exit::OK)
+}
+
+pub async fn wait(mut client: Client, id: String, timeout: Option<Millis>, json: bool) -> Result<u8> {
+    let ended = follow::end(&mut client, &id);
+    let job = match timeout {
+        None => ended.await?,
+        Some(limit) => match tokio::time::timeout(limit.duration(), ended).await {
+            Ok(job) => job?,
+            Err(_) => bail!("job {id} has not ended after {}", output::span(i64::try_from(limit.0).unwrap_or(i64::MAX))),
+        },
+    };
+    match json {
+        true => output::print_json(&output::job_json(&job)),
+        false => output::println(&output::state_name(job.state())),
+    }
+    Ok(exit::of(&job))
+}

@@ -1,0 +1,225 @@
+//! `hodei server` and `hodei up`.
+
+use crate::{
+    args::{Common, ServerArgs, UpArgs},
+    client::SOCKET,
+    commands::worker::{self, Size},
+    config::Config,
+    exit, output,
+};
+use anyhow::{Context, Result, bail};
+use futures::future::FutureExt;
+use hodei_api::v1::{self, worker_admin_service_client::WorkerAdminServiceClient as Admin};
+use hodei_core::spec::Limits;
+use hodei_server::{Options, Server, listen::Addresses};
+use hodei_store::{Postgres, Sqlite, Store};
+use hodei_worker::{AgentError, Connect, LinkError, Wish};
+use hyper_util::rt::TokioIo;
+use std::{
+    fs::{DirBuilder, File, TryLockError},
+    io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    io::DuplexStream,
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+    task::JoinHandle,
+};
+use tonic::transport::{Channel, Endpoint};
+use tower::service_fn;
+use tracing_subscriber::EnvFilter;
+
+const DATABASE: &str = "hodei.db";
+/// How often the background server looks whether it is still needed.
+const IDLE_CHECK: Duration = Duration::from_secs(1);
+
+/// What happens inside goes to standard error; HODEI_LOG chooses how much.
+pub fn log_to_stderr() {
+    let filter = EnvFilter::try_from_env("HODEI_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let ansi = io::IsTerminal::is_terminal(&io::stderr());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi).init();
+}
+
+pub async fn server(common: &Common, config: &Config, args: ServerArgs) -> Result<u8> {
+    log_to_stderr();
+    let folder = Folder::take(config.data_folder(common.data.as_deref())?)?;
+    let mut server = start(config, &folder, &args, true).await?;
+    announce(&server, &folder);
+    let failure = server.failure();
+    tokio::select! {
+        () = asked_to_stop() => {}
+        error = failure => return Err(error.into()),
+    }
+    tracing::info!("stopping; workers keep their jobs running");
+    server.stop().await;
+    Ok(exit::OK)
+}
+
+pub async fn up(common: &Common, config: &Config, args: UpArgs) -> Result<u8> {
+    log_to_stderr();
+    let folder = config.data_folder(common.data.as_deref())?;
+    let folder = match Folder::take(folder) {
+        // Somebody else was faster, which is just as good.
+        Err(_) if args.background => return Ok(exit::OK),
+        taken => taken?,
+    };
+    let mut server = start(config, &folder, &args.server, !args.background).await?;
+    let (wish, wishes) = watch::channel(Wish::Work);
+    let size = Size { slots: args.slots, ..Size::default() };
+    let mut worker = start_worker(&server, config, &folder, &size, wishes).await?;
+    if !args.background {
+        announce(&server, &folder);
+    }
+    let idle_exit = args.background.then_some(config.background.idle_exit.duration());
+    let failure = server.failure();
+    let server = tokio::select! {
+        () = asked_to_stop() => server,
+        error = failure => return Err(error.into()),
+        ended = &mut worker => return Err(worker_ended(ended)),
+        () = idle(&server, idle_exit) => match server.stop_if_idle().await {
+            Ok(()) => {
+                wish.send_replace(Wish::GiveBack);
+                _ = worker.await;
+                return Ok(exit::OK);
+            }
+            Err(server) => server,
+        },
+    };
+    tracing::info!("stopping; what runs is given back to the queue");
+    wish.send_replace(Wish::GiveBack);
+    _ = tokio::time::timeout(Duration::from_secs(30), worker).await;
+    server.stop().await;
+    Ok(exit::OK)
+}
+
+/// A data folder that nobody else serves while this is held.
+struct Folder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Folder {
+    fn take(path: PathBuf) -> Result<Self> {
+        let here = || format!("cannot use the data folder {}", path.display());
+        DirBuilder::new().recursive(true).mode(0o700).create(&path).with_context(here)?;
+        let lock = File::options().create(true).truncate(false).write(true).open(path.join("lock")).with_context(here)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path, _lock: lock }),
+            Err(TryLockError::WouldBlock) => {
+                bail!("a server runs on {} already; stop it, or choose another folder with --data", path.display())
+            }
+            Err(TryLockError::Error(error)) => Err(error).with_context(here),
+        }
+    }
+}
+
+async fn start(config: &Config, folder: &Folder, args: &ServerArgs, tcp: bool) -> Result<Server> {
+    let settings = &config.server;
+    let url = args.database_url.clone().unwrap_or_else(|| settings.database_url.clone());
+    let store = open_store(&url, &folder.path).await?;
+    let options = Options {
+        lease: args.lease.unwrap_or(settings.lease),
+        lease_grace: args.lease_grace.unwrap_or(settings.lease_grace),
+        parked_lease: settings.parked_lease,
+        token_ttl: settings.token_ttl,
+        limits: Limits { payload_bytes: usize::try_from(settings.max_payload).unwrap_or(usize::MAX) },
+        window: settings.window,
+    };
+    let at = Addresses {
+        grpc: tcp.then(|| args.grpc.unwrap_or(settings.grpc)),
+        http: tcp.then(|| args.http.unwrap_or(settings.http)),
+        socket: Some(folder.path.join(SOCKET)),
+    };
+    Ok(Server::start(store, options, at).await?)
+}
+
+async fn open_store(url: &str, folder: &Path) -> Result<Arc<dyn Store>> {
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        return Ok(Arc::new(Postgres::connect(url).await?));
+    }
+    if url.contains("://") && !url.starts_with("sqlite://") {
+        bail!("'{url}' is not a database that Hodei knows; give a path for SQLite, or postgres://user@host/database");
+    }
+    let path = match url.trim_start_matches("sqlite://") {
+        "" => folder.join(DATABASE),
+        path => PathBuf::from(path),
+    };
+    Ok(Arc::new(Sqlite::open(path)?))
+}
+
+fn announce(server: &Server, folder: &Folder) {
+    let at = |address: Option<std::net::SocketAddr>| address.map(|at| at.to_string()).unwrap_or_default();
+    output::note(&format!(
+        "hodei is up: gRPC on {}, health on http://{}/ready, data in {}",
+        at(server.grpc_address()),
+        at(server.http_address()),
+        folder.path.display()
+    ));
+}
+
+/// The local worker registers anew at every start: its token never leaves this process.
+async fn start_worker(
+    server: &Server,
+    config: &Config,
+    folder: &Folder,
+    size: &Size,
+    wishes: watch::Receiver<Wish>,
+) -> Result<JoinHandle<Result<(), AgentError>>> {
+    let connect = insider(server.insider());
+    let home = folder.path.join(worker::FOLDER);
+    let known = hodei_worker::known_worker(&home).map(|id| id.to_string()).unwrap_or_default();
+    let request = v1::CreateWorkerTokenRequest { worker_id: known, ttl_ms: 0 };
+    let token = Admin::new(connect().await?).create_worker_token(request).await?.into_inner().token;
+    let mut options = worker::agent(config, connect, home, size);
+    options.token = Some(token);
+    Ok(tokio::spawn(hodei_worker::run(options, wishes)))
+}
+
+fn insider(open: impl Fn() -> io::Result<DuplexStream> + Clone + Send + Sync + 'static) -> Connect {
+    Arc::new(move || {
+        let open = open.clone();
+        async move {
+            let connect = service_fn(move |_| std::future::ready(open().map(TokioIo::new)));
+            let endpoint = Endpoint::from_static("http://inside")
+                .initial_stream_window_size(1 << 20)
+                .initial_connection_window_size(4 << 20);
+            let channel: Result<Channel, _> = endpoint.connect_with_connector(connect).await;
+            channel.map_err(|error| LinkError::Unreachable(error.to_string()))
+        }
+        .boxed()
+    })
+}
+
+fn worker_ended(ended: Result<Result<(), AgentError>, tokio::task::JoinError>) -> anyhow::Error {
+    match ended {
+        Ok(Ok(())) => anyhow::anyhow!("the local worker was drained; start again to have a new one"),
+        Ok(Err(error)) => error.into(),
+        Err(error) => error.into(),
+    }
+}
+
+async fn asked_to_stop() {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+}
+
+/// Resolves when nobody has asked anything for a while and nothing is left to do.
+async fn idle(server: &Server, limit: Option<Duration>) {
+    let Some(limit) = limit else { return std::future::pending().await };
+    let mut last = (server.served(), Instant::now());
+    loop {
+        tokio::time::sleep(IDLE_CHECK.min(limit)).await;
+        if server.served() != last.0 || server.has_work().await {
+            last = (server.served(), Instant::now());
+        } else if last.1.elapsed() >= limit {
+            return;
+        }
+    }
+}

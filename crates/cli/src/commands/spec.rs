@@ -1,0 +1,108 @@
+//! From flags to a job.
+
+use crate::args::{BackoffArg, JobArgs, PriorityArg};
+use anyhow::{Context, Result};
+use hodei_api::v1;
+use hodei_core::time::Millis;
+use std::{
+    fs,
+    io::{self, Read},
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// `local`: the job runs on this machine, so it begins in our directory unless told otherwise.
+pub fn build(args: JobArgs, local: bool, attempts: Option<i32>) -> Result<v1::JobSpec> {
+    let workdir = match &args.workdir {
+        Some(folder) => Some(std::path::absolute(folder)?),
+        None if local => std::env::current_dir().ok(),
+        None => None,
+    };
+    let name = match (&args.name, &args.script) {
+        (Some(name), _) => name.clone(),
+        (None, Some(script)) if script.as_os_str() != "-" => {
+            script.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+        }
+        _ => String::new(),
+    };
+    Ok(v1::JobSpec {
+        name,
+        queue: args.queue.clone(),
+        work: Some(v1::Work { kind: Some(work(&args)?) }),
+        priority: priority(args.priority).into(),
+        environment: args.env.into_iter().collect(),
+        secrets: args.secret.into_iter().collect(),
+        working_directory: workdir.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default(),
+        stdin: args.stdin.as_deref().map(|path| read("the standard input", path)).transpose()?.unwrap_or_default(),
+        requirements: Some(v1::Requirements {
+            cpu_millis: args.cpu.map_or(0, |cores| signed(cores.0)),
+            memory_bytes: args.memory.map_or(0, signed),
+        }),
+        retry: Some(v1::RetryPolicy {
+            max_attempts: args.max_attempts.or(attempts),
+            delay_ms: ms(args.retry_delay),
+            backoff: args.backoff.map_or(v1::Backoff::Unspecified, backoff).into(),
+            ..v1::RetryPolicy::default()
+        }),
+        timeouts: Some(v1::Timeouts {
+            queue_ms: ms(args.queue_timeout),
+            run_ms: ms(args.timeout),
+            kill_grace_ms: ms(args.kill_grace),
+        }),
+        run_at_ms: args.delay.map_or(0, |delay| now_ms() + signed(delay.0)),
+    })
+}
+
+fn work(args: &JobArgs) -> Result<v1::work::Kind> {
+    if let Some(path) = &args.script {
+        let content = String::from_utf8(read("the script", path)?).context("the script is not UTF-8")?;
+        let interpreter = args.interpreter.clone().or_else(|| named_in(&content)).unwrap_or_default();
+        return Ok(v1::work::Kind::Script(v1::ScriptWork { interpreter, content }));
+    }
+    let (program, args) = args.command.split_first().context("give a command after '--', or a --script")?;
+    Ok(v1::work::Kind::Shell(v1::ShellWork { program: program.clone(), args: args.to_vec() }))
+}
+
+/// The interpreter that a script's first line asks for.
+fn named_in(script: &str) -> Option<String> {
+    let line = script.lines().next()?.strip_prefix("#!")?.trim();
+    (!line.is_empty()).then(|| line.to_owned())
+}
+
+fn read(what: &str, path: &Path) -> Result<Vec<u8>> {
+    if path.as_os_str() == "-" {
+        let mut bytes = Vec::new();
+        io::stdin().read_to_end(&mut bytes).with_context(|| format!("cannot read {what} from standard input"))?;
+        return Ok(bytes);
+    }
+    fs::read(path).with_context(|| format!("cannot read {what} {}", path.display()))
+}
+
+fn ms(length: Option<Millis>) -> Option<i64> {
+    length.map(|length| signed(length.0))
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
+}
+
+fn priority(priority: PriorityArg) -> v1::Priority {
+    match priority {
+        PriorityArg::Critical => v1::Priority::Critical,
+        PriorityArg::High => v1::Priority::High,
+        PriorityArg::Normal => v1::Priority::Normal,
+        PriorityArg::Low => v1::Priority::Low,
+    }
+}
+
+fn backoff(backoff: BackoffArg) -> v1::Backoff {
+    match backoff {
+        BackoffArg::Fixed => v1::Backoff::Fixed,
+        BackoffArg::Exponential => v1::Backoff::Exponential,
+        BackoffArg::Quadratic => v1::Backoff::Quadratic,
+    }
+}

@@ -1,0 +1,160 @@
+//! `hodei worker …`
+
+use crate::{
+    args::{Common, WorkerArgs},
+    client::{Client, Target, explain},
+    config::Config,
+    exit, output,
+    values::Cores,
+};
+use anyhow::{Result, bail};
+use futures::future::FutureExt;
+use hodei_api::v1;
+use hodei_core::worker::{Capacity, WorkerInfo};
+use hodei_worker::{AgentOptions, Connect, LinkError, Wish, guardian::GuardianCommand};
+use rustix::system::{sysinfo, uname};
+use serde_json::{Value, json};
+use std::{path::PathBuf, sync::Arc};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+
+/// The folder of the worker inside the data folder.
+pub const FOLDER: &str = "worker";
+
+pub async fn run(common: &Common, config: &Config, args: WorkerArgs) -> Result<u8> {
+    super::serve::log_to_stderr();
+    let target = match common.server.as_deref().unwrap_or(&config.connect) {
+        "" => bail!("a worker needs a server: give its address with --server or HODEI_SERVER"),
+        url => Target::parse(url)?,
+    };
+    let folder = config.data_folder(common.data.as_deref())?.join(FOLDER);
+    let connect = move || {
+        let target = target.clone();
+        async move { target.channel().await.map_err(|error| LinkError::Unreachable(format!("{error:#}"))) }.boxed()
+    };
+    let options = AgentOptions {
+        token: args.token.clone(),
+        worker: args.worker_id,
+        ..agent(config, Arc::new(connect), folder, &Size::of(config, &args))
+    };
+    let (wish, wishes) = watch::channel(Wish::Work);
+    tokio::spawn(wish_on_signals(wish));
+    hodei_worker::run(options, wishes).await?;
+    Ok(exit::OK)
+}
+
+/// How large a worker is, and its name.
+#[derive(Clone, Debug, Default)]
+pub struct Size {
+    pub name: Option<String>,
+    pub slots: Option<u32>,
+    pub cpu: Option<Cores>,
+    pub memory: Option<u64>,
+}
+
+impl Size {
+    fn of(config: &Config, args: &WorkerArgs) -> Self {
+        Self {
+            name: args.name.clone(),
+            slots: args.slots,
+            cpu: args.cpu.or(config.worker.cpu),
+            memory: args.memory.or(config.worker.memory),
+        }
+    }
+}
+
+/// An agent as the configuration has it.
+pub fn agent(config: &Config, connect: Connect, folder: PathBuf, size: &Size) -> AgentOptions {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let host = uname().nodename().to_string_lossy().into_owned();
+    let named = size.name.clone().or_else(|| Some(config.worker.name.clone()).filter(|name| !name.is_empty()));
+    let slots = size.slots.or(Some(config.worker.slots).filter(|slots| *slots > 0));
+    let memory = sysinfo();
+    let capacity = Capacity {
+        slots: slots.unwrap_or(u32::try_from(cores).unwrap_or(1)),
+        cpu_millis: size.cpu.or(config.worker.cpu).map_or(cores * 1000, |cores| cores.0),
+        memory_bytes: size.memory.or(config.worker.memory).unwrap_or(memory.totalram * u64::from(memory.mem_unit)),
+    };
+    AgentOptions {
+        connect,
+        token: None,
+        worker: None,
+        info: WorkerInfo {
+            name: named.unwrap_or_else(|| host.clone()),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            hostname: host,
+            capacity,
+        },
+        folder,
+        spool_bytes: usize::try_from(config.worker.spool).unwrap_or(usize::MAX).min(tokio::sync::Semaphore::MAX_PERMITS),
+        pids_limit: config.worker.pids_limit,
+        guardian: GuardianCommand::default(),
+    }
+}
+
+/// The first signal lets jobs finish, the second gives them back.
+async fn wish_on_signals(wish: watch::Sender<Wish>) {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return;
+    };
+    for next in [Wish::Finish, Wish::GiveBack] {
+        tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+        wish.send_replace(next);
+    }
+}
+
+pub async fn list(client: &mut Client, json: bool) -> Result<u8> {
+    let answer = client.admin().list_workers(v1::ListWorkersRequest {}).await.map_err(|status| explain(&status))?;
+    let workers = answer.into_inner().workers;
+    if json {
+        output::print_json(&Value::Array(workers.iter().map(worker_json).collect()));
+    } else {
+        output::table(["ID", "NAME", "STATE", "RUNNING", "SLOTS", "FREE CPU", "FREE MEMORY"], workers.iter().map(row).collect());
+    }
+    Ok(exit::OK)
+}
+
+fn row(worker: &v1::Worker) -> [String; 7] {
+    let info = worker.info.clone().unwrap_or_default();
+    let free = worker.free.unwrap_or_default();
+    [
+        worker.id.clone(),
+        info.name,
+        output::worker_state_name(worker.state()),
+        worker.running.to_string(),
+        info.capacity.unwrap_or_default().slots.to_string(),
+        format!("{}", free.cpu_millis as f64 / 1000.0),
+        bytesize::ByteSize(u64::try_from(free.memory_bytes).unwrap_or(0)).to_string(),
+    ]
+}
+
+fn worker_json(worker: &v1::Worker) -> Value {
+    let info = worker.info.clone().unwrap_or_default();
+    let capacity = |capacity: v1::Capacity| {
+        json!({ "slots": capacity.slots, "cpu_millis": capacity.cpu_millis, "memory_bytes": capacity.memory_bytes })
+    };
+    json!({
+        "id": worker.id,
+        "name": info.name,
+        "version": info.version,
+        "hostname": info.hostname,
+        "state": output::worker_state_name(worker.state()),
+        "running": worker.running,
+        "capacity": capacity(info.capacity.unwrap_or_default()),
+        "free": capacity(worker.free.unwrap_or_default()),
+        "registered_at": output::timestamp(worker.registered_at_ms),
+    })
+}
+
+pub async fn drain(client: &mut Client, id: String, json: bool) -> Result<u8> {
+    let request = v1::DrainWorkerRequest { worker_id: id.clone() };
+    client.admin().drain_worker(request).await.map_err(|status| explain(&status))?;
+    match json {
+        true => output::print_json(&json!({ "worker_id": id, "state": "draining" })),
+        false => output::println("draining: it finishes what it runs, takes nothing new, and leaves"),
+    }
+    Ok(exit::OK)
+}

@@ -1,0 +1,179 @@
+//! What people and programs see.
+
+use comfy_table::{ContentArrangement, Table, presets};
+use hodei_api::v1;
+use serde_json::{Value, json};
+use std::{
+    io::{self, IsTerminal, Write},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// Prints to standard output. A reader that has gone away, as `head` does, is no error.
+pub fn print(text: &str) {
+    write_all(io::stdout().lock(), text.as_bytes());
+}
+
+pub fn println(text: &str) {
+    write_all(io::stdout().lock(), format!("{text}\n").as_bytes());
+}
+
+/// A note for people: on standard error, out of the way of what programs read.
+pub fn note(text: &str) {
+    write_all(io::stderr().lock(), format!("{text}\n").as_bytes());
+}
+
+pub fn print_json(value: &Value) {
+    println(&value.to_string());
+}
+
+fn write_all(mut to: impl Write, bytes: &[u8]) {
+    if to.write_all(bytes).and_then(|()| to.flush()).is_err() {
+        std::process::exit(0);
+    }
+}
+
+/// An error with what led to it, and colours only where somebody sees them.
+pub fn complain(error: &anyhow::Error) {
+    let label = if io::stderr().is_terminal() { "\x1b[1;31merror\x1b[0m" } else { "error" };
+    let mut text = format!("{label}: {error}");
+    for cause in error.chain().skip(1) {
+        text.push_str(&format!("\n  because: {cause}"));
+    }
+    note(&text);
+}
+
+/// A log entry as the job printed it, each stream to its own.
+pub fn print_entry(entry: &v1::LogEntry) {
+    let mut line = entry.text.to_vec();
+    if !entry.unfinished {
+        line.push(b'\n');
+    }
+    match entry.stderr {
+        true => write_all(io::stderr().lock(), &line),
+        false => write_all(io::stdout().lock(), &line),
+    }
+}
+
+/// A table that fits the terminal, without frames.
+pub fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    println(&table.trim_fmt());
+}
+
+pub fn state_name(state: v1::JobState) -> String {
+    state.as_str_name().trim_start_matches("JOB_STATE_").to_ascii_lowercase()
+}
+
+pub fn priority_name(priority: v1::Priority) -> String {
+    priority.as_str_name().trim_start_matches("PRIORITY_").to_ascii_lowercase()
+}
+
+pub fn worker_state_name(state: v1::WorkerState) -> String {
+    state.as_str_name().trim_start_matches("WORKER_STATE_").to_ascii_lowercase()
+}
+
+/// "2m ago"; empty for a time that has not come.
+pub fn ago(ms: i64) -> String {
+    if ms == 0 {
+        return String::new();
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64);
+    format!("{} ago", span(now.saturating_sub(ms).max(0)))
+}
+
+/// The two largest units of a length: "1h 5m", "3.2s".
+pub fn span(ms: i64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0..10 => format!("{}.{}s", seconds, ms % 1000 / 100),
+        10..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h {}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+/// A time of day in full, or nothing.
+pub fn timestamp(ms: i64) -> String {
+    match ms {
+        0 => String::new(),
+        ms => jiff::Timestamp::from_millisecond(ms).map(|at| at.to_string()).unwrap_or_default(),
+    }
+}
+
+fn time(ms: i64) -> Value {
+    if ms == 0 { Value::Null } else { json!(timestamp(ms)) }
+}
+
+/// A job for programs. Times are RFC 3339, or null.
+pub fn job_json(job: &v1::Job) -> Value {
+    let spec = job.spec.clone().unwrap_or_default();
+    let work = spec.work.as_ref().and_then(|work| work.kind.as_ref()).map(|kind| match kind {
+        v1::work::Kind::Shell(shell) => json!({ "shell": { "program": shell.program, "args": shell.args } }),
+        v1::work::Kind::Script(script) => {
+            json!({ "script": { "interpreter": script.interpreter, "content": script.content } })
+        }
+    });
+    let mut secrets: Vec<&String> = spec.secrets.keys().collect();
+    secrets.sort();
+    json!({
+        "id": job.id,
+        "name": spec.name,
+        "queue": spec.queue,
+        "priority": priority_name(spec.priority()),
+        "state": state_name(job.state()),
+        "attempt": job.attempt,
+        "max_attempts": spec.retry.as_ref().and_then(|retry| retry.max_attempts),
+        "work": work,
+        "environment": spec.environment,
+        "secrets": secrets,
+        "created_at": time(job.created_at_ms),
+        "started_at": time(job.started_at_ms),
+        "finished_at": time(job.finished_at_ms),
+        "delayed_until": time(job.delayed_until_ms),
+        "waiting_reason": (!job.waiting_reason.is_empty()).then_some(&job.waiting_reason),
+        "cancel_reason": job.cancel_reason,
+        "exit_code": job.executions.last().and_then(|execution| execution.exit_code),
+        "result": serde_json::from_slice::<Value>(&job.result).ok(),
+        "executions": job.executions.iter().map(execution_json).collect::<Vec<_>>(),
+    })
+}
+
+fn execution_json(execution: &v1::Execution) -> Value {
+    let text = |text: &String| (!text.is_empty()).then(|| text.clone());
+    json!({
+        "id": execution.id,
+        "worker_id": execution.worker_id,
+        "attempt": execution.attempt,
+        "assigned_at": time(execution.assigned_at_ms),
+        "started_at": time(execution.started_at_ms),
+        "finished_at": time(execution.finished_at_ms),
+        "outcome": text(&execution.outcome),
+        "failure_kind": text(&execution.failure_kind),
+        "error": text(&execution.error),
+        "exit_code": execution.exit_code,
+        "signal": execution.signal,
+        "progress_percent": execution.progress_percent,
+        "progress_message": text(&execution.progress_message),
+        "log_entries": execution.log_entries,
+    })
+}
+
+pub fn entry_json(entry: &v1::LogEntry) -> Value {
+    json!({
+        "execution_id": entry.execution_id,
+        "attempt": entry.attempt,
+        "number": entry.number,
+        "at": time(entry.at_ms),
+        "stream": if entry.stderr { "stderr" } else { "stdout" },
+        "text": String::from_utf8_lossy(&entry.text),
+        "unfinished": entry.unfinished,
+    })
+}

@@ -1,0 +1,219 @@
+//! A store in memory and the loop around a brain, each of whose steps can be taken by itself.
+
+use super::*;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What `hodei-store` keeps, with the reads that the brain asks for.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    pub jobs: HashMap<JobId, Job>,
+    pub workers: BTreeMap<WorkerId, WorkerRecord>,
+    pub tokens: HashMap<Hash, WorkerToken>,
+    pub epoch: u64,
+    last: Time,
+    parked_until: Option<Time>,
+    ready: BTreeMap<(ClassId, Priority, u64), JobId>,
+    due: BTreeSet<(Time, JobId)>,
+}
+
+impl Store {
+    pub fn commit(&mut self, batch: &Batch) {
+        assert!(batch.now >= self.last, "time never runs backwards");
+        self.last = batch.now;
+        self.parked_until = batch.parked_until.or(self.parked_until);
+        for write in &batch.jobs {
+            let known = self.jobs.contains_key(&write.job.id);
+            assert_eq!(write.spec.is_some(), !known, "the payload comes with the first write and with no other");
+            self.put(&write.job);
+        }
+        for worker in &batch.workers {
+            self.workers.insert(worker.id, worker.clone());
+        }
+        self.workers.retain(|_, worker| worker.phase != Phase::Terminated);
+        self.tokens.extend(batch.tokens.iter().map(|token| (token.hash, token.clone())));
+        for hash in &batch.dropped_tokens {
+            self.tokens.remove(hash);
+        }
+    }
+
+    fn put(&mut self, job: &Job) {
+        if let Some(old) = self.jobs.insert(job.id, job.clone()) {
+            self.ready.remove(&place(&old));
+            self.due.retain_not(due(&old));
+        }
+        if let State::Pending { .. } = job.state {
+            let other = self.ready.insert(place(job), job.id);
+            assert_eq!(other, None, "two jobs have one place in line");
+        }
+        self.due.extend(due(job));
+    }
+
+    pub fn load(&mut self) -> Loaded {
+        self.epoch += 1;
+        let lanes: BTreeSet<_> = self.ready.keys().map(|(class, priority, _)| (*class, *priority)).collect();
+        let mut active: Vec<Job> = self.jobs.values().filter(|job| job.state.kind().is_active()).cloned().collect();
+        active.sort_by_key(|job| job.id);
+        Loaded {
+            epoch: self.epoch,
+            last: self.last,
+            parked_until: self.parked_until,
+            active,
+            workers: self.workers.values().cloned().collect(),
+            tokens: self.tokens.values().cloned().collect(),
+            lanes: lanes.into_iter().collect(),
+        }
+    }
+
+    fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Vec<Job> {
+        let from = (class, priority, after.map_or(0, |after| after + 1));
+        let to = (class, priority, u64::MAX);
+        self.ready.range(from..=to).take(limit).map(|(_, id)| self.jobs[id].clone()).collect()
+    }
+
+    fn due(&self, after: Option<(Time, JobId)>, limit: usize) -> Vec<Job> {
+        use std::ops::Bound::*;
+        let from = after.map_or(Unbounded, Excluded);
+        self.due.range((from, Unbounded)).take(limit).map(|(_, id)| self.jobs[id].clone()).collect()
+    }
+}
+
+fn place(job: &Job) -> (ClassId, Priority, u64) {
+    (job.class(), job.priority, job.seq)
+}
+
+/// Run deadlines are not among these: running jobs are in memory anyway.
+fn due(job: &Job) -> Option<(Time, JobId)> {
+    job.due_at().filter(|_| !job.state.kind().is_active()).map(|at| (at, job.id))
+}
+
+trait RetainNot<T> {
+    fn retain_not(&mut self, item: Option<T>);
+}
+
+impl<T: Ord> RetainNot<T> for BTreeSet<T> {
+    fn retain_not(&mut self, item: Option<T>) {
+        item.map(|item| self.remove(&item));
+    }
+}
+
+/// The loop of a server, in single steps.
+pub(super) struct Server {
+    pub brain: Brain,
+    pub store: Store,
+    pub now: Now,
+    pub config: Config,
+    /// Decided, not durable yet.
+    pub uncommitted: VecDeque<(Batch, Vec<Effect>)>,
+    /// Reads that were released and have not reached the store, and pages that have not reached the brain.
+    pub reads: Vec<Effect>,
+    pub pages: Vec<Input>,
+    /// Everything else that was released.
+    pub released: Vec<Effect>,
+    pub committed: u64,
+}
+
+impl Server {
+    pub fn new(config: Config) -> Self {
+        let mut store = Store::default();
+        let now = Now { wall: Time(1_000_000), elapsed: Elapsed(5_000) };
+        let brain = Brain::load(config.clone(), store.load(), now);
+        Self {
+            brain,
+            store,
+            now,
+            config,
+            uncommitted: VecDeque::new(),
+            reads: Vec::new(),
+            pages: Vec::new(),
+            released: Vec::new(),
+            committed: 0,
+        }
+    }
+
+    pub fn advance(&mut self, length: Millis) {
+        self.now = Now { wall: self.now.wall + length, elapsed: self.now.elapsed + length };
+        self.brain.clock(self.now);
+    }
+
+    /// Applies an input, with the row that it names if that is not in memory.
+    pub fn input(&mut self, input: Input) {
+        let named = match &input {
+            Input::Cancel { job, .. } | Input::Retry { job, .. } if !self.brain.knows(*job) => Some(*job),
+            _ => None,
+        };
+        let facts: Vec<Job> = named.and_then(|id| self.store.jobs.get(&id)).cloned().into_iter().collect();
+        self.brain.apply(input, &facts);
+    }
+
+    pub fn turn(&mut self, frozen: bool) -> &(Batch, Vec<Effect>) {
+        self.brain.clock(self.now);
+        let decided = self.brain.turn(frozen);
+        self.uncommitted.push_back(decided);
+        &self.uncommitted[self.uncommitted.len() - 1]
+    }
+
+    pub fn commit(&mut self) {
+        let Some((batch, effects)) = self.uncommitted.pop_front() else { return };
+        self.store.commit(&batch);
+        self.committed = batch.number;
+        self.brain.committed(&batch);
+        let is_read = |effect: &Effect| matches!(effect, Effect::ReadReady { .. } | Effect::ReadDue { .. });
+        let (reads, others): (Vec<_>, Vec<_>) = effects.into_iter().partition(is_read);
+        self.reads.extend(reads);
+        self.released.extend(others);
+    }
+
+    /// One of the reads reaches the store.
+    pub fn read(&mut self, pick: usize) {
+        if self.reads.is_empty() {
+            return;
+        }
+        let at = pick % self.reads.len();
+        let page = match self.reads.remove(at) {
+            Effect::ReadReady { class, priority, after, limit } => {
+                Input::Ready { class, priority, limit, jobs: self.store.ready(class, priority, after, limit) }
+            }
+            Effect::ReadDue { after, limit } => Input::Due { limit, jobs: self.store.due(after, limit) },
+            other => unreachable!("{other:?} is no read"),
+        };
+        self.pages.push(page);
+    }
+
+    /// One of the pages reaches the brain.
+    pub fn deliver_page(&mut self, pick: usize) {
+        if !self.pages.is_empty() {
+            let at = pick % self.pages.len();
+            let page = self.pages.remove(at);
+            self.brain.apply(page, &[]);
+        }
+    }
+
+    /// Dies with all that was not durable or not released, and comes back.
+    pub fn restart(&mut self) {
+        self.uncommitted.clear();
+        self.reads.clear();
+        self.pages.clear();
+        self.released.clear();
+        self.committed = 0;
+        self.brain = Brain::load(self.config.clone(), self.store.load(), self.now);
+    }
+
+    /// Turns until nothing is left to decide, write or read.
+    pub fn settle(&mut self, frozen: bool) {
+        loop {
+            self.turn(frozen);
+            while !self.uncommitted.is_empty() {
+                self.commit();
+            }
+            while !self.reads.is_empty() {
+                self.read(0);
+            }
+            if self.pages.is_empty() {
+                return;
+            }
+            while !self.pages.is_empty() {
+                self.deliver_page(0);
+            }
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The agent: one loop that carries what happens to the session and does what the session says.
+
+use crate::{
+    executor::{self, Executor, ExecutorConfig, ExecutorError, ExecutorEvent},
+    guardian::GuardianCommand,
+    identity::Identity,
+    link::{self, Connect, LinkError, Stream},
+    spool::{Entry, Spool},
+};
+use futures::future::{BoxFuture, FutureExt};
+use hodei_api::{convert, v1};
+use hodei_core::{
+    id::{Incarnation, WorkerId},
+    session::{Action, Session},
+    time::Elapsed,
+    worker::WorkerInfo,
+};
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use thiserror::Error;
+use tokio::sync::{Semaphore, mpsc, watch};
+use uuid::Uuid;
+
+/// Events of jobs that are handled before the next look at anything else.
+const BATCH: usize = 4096;
+
+pub struct AgentOptions {
+    pub connect: Connect,
+    pub token: Option<String>,
+    pub worker: Option<WorkerId>,
+    pub info: WorkerInfo,
+    /// The folder of this worker: identity, spool, scratch. One agent at a time uses it.
+    pub folder: PathBuf,
+    /// Log data that may wait for the server; when it is used up, jobs wait to print.
+    pub spool_bytes: usize,
+    pub pids_limit: u32,
+    pub guardian: GuardianCommand,
+}
+
+/// What the agent's owner wants of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wish {
+    #[default]
+    Work,
+    /// Finish what runs, take nothing new, then end.
+    Finish,
+    /// Stop what runs, give it back, then end.
+    GiveBack,
+}
+
+#[derive(Debug, Error)]
+pub enum AgentError {
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error(transparent)]
+    Executor(#[from] ExecutorError),
+    #[error("cannot use the worker's folder {}: {error}", folder.display())]
+    Folder { folder: PathBuf, error: io::Error },
+    #[error("another worker agent runs in {}; give this one a folder of its own with --data", .0.display())]
+    Taken(PathBuf),
+}
+
+/// Runs a worker until it is told to end, is drained for good, or is refused by the server.
+pub async fn run(options: AgentOptions, wishes: watch::Receiver<Wish>) -> Result<(), AgentError> {
+    let _lock = lock(&options)?;
+    let in_folder = |error| AgentError::Folder { folder: options.folder.clone(), error };
+    let mut identity = Identity::load(&options.folder).map_err(in_folder)?;
+    let token = options.token.as_deref();
+    link::register(&options.connect, &mut identity, token, options.worker, &options.info).await?;
+    let (Some(worker), Some(session)) = (identity.worker, identity.session.clone()) else {
+        return Err(LinkError::NoToken.into());
+    };
+
+    let (spool, recovered) = Spool::open(&options.folder.join("spool"), executor::wall()).map_err(in_folder)?;
+    let budget = Arc::new(Semaphore::new(options.spool_bytes));
+    let config = ExecutorConfig {
+        worker,
+        slots: options.info.capacity.slots,
+        scratch: options.folder.join("scratch"),
+        pids_limit: options.pids_limit,
+        log_budget: Arc::clone(&budget),
+        guardian: options.guardian.clone(),
+    };
+    let (executor, events) = Executor::start(config).await?;
+    tracing::info!(%worker, isolation = %executor.isolation(), "the worker is up");
+
+    let incarnation = Incarnation(Uuid::new_v4());
+    let agent = Agent {
+        state: Session::new(incarnation, options.info.capacity.slots, recovered),
+        connect: options.connect,
+        session,
+        executor: executor.clone(),
+        spool,
+        budget,
+        stream: None,
+        outgoing: Vec::new(),
+        ending: None,
+    };
+    let outcome = agent.run(events, wishes).await;
+    executor.shutdown().await;
+    outcome
+}
+
+/// The worker that an agent in this folder was before.
+pub fn known_worker(folder: &Path) -> Option<WorkerId> {
+    Identity::load(folder).ok()?.worker
+}
+
+/// Held for as long as the agent lives.
+fn lock(options: &AgentOptions) -> Result<File, AgentError> {
+    let folder = &options.folder;
+    let open = || -> io::Result<File> {
+        std::fs::create_dir_all(folder)?;
+        File::options().create(true).truncate(false).write(true).open(folder.join("lock"))
+    };
+    let file = open().map_err(|error| AgentError::Folder { folder: folder.clone(), error })?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(AgentError::Taken(folder.clone())),
+        Err(std::fs::TryLockError::Error(error)) => Err(AgentError::Folder { folder: folder.clone(), error }),
+    }
+}
+
+struct Agent {
+    state: Session,
+    connect: Connect,
+    session: String,
+    executor: Executor,
+    spool: Spool,
+    budget: Arc<Semaphore>,
+    stream: Option<Stream>,
+    outgoing: Vec<v1::WorkerEvent>,
+    /// Set when everything is done; true when the worker leaves for good.
+    ending: Option<bool>,
+}
+
+enum Happening {
+    Event(Option<ExecutorEvent>),
+    Message(Option<v1::ServerMessage>),
+    Opened(Result<Stream, LinkError>),
+    Wish(Wish),
+    Tick,
+}
+
+impl Agent {
+    async fn run(
+        mut self,
+        mut events: mpsc::UnboundedReceiver<ExecutorEvent>,
+        mut wishes: watch::Receiver<Wish>,
+    ) -> Result<(), AgentError> {
+        let mut opening = self.open();
+        loop {
+            match self.next(&mut events, &mut wishes, &mut opening).await {
+                Happening::Event(None) => return Ok(()),
+                Happening::Event(Some(event)) => {
+                    self.take_event(event);
+                    for _ in 0..BATCH {
+                        let Ok(event) = events.try_recv() else { break };
+                        self.take_event(event);
+                    }
+                }
+                Happening::Message(Some(message)) => self.take_message(message),
+                Happening::Message(None) => self.drop_stream(),
+                Happening::Opened(Ok(stream)) => {
+                    self.stream = Some(stream);
+                    self.state.connected(executor::boottime());
+                }
+                Happening::Opened(Err(error)) => return Err(error.into()),
+                Happening::Wish(wish) => self.wish(wish).await,
+                Happening::Tick => self.state.tick(executor::boottime()),
+            }
+            self.act();
+            self.send();
+            if self.stream.is_none() && opening.is_none() {
+                opening = self.open();
+            }
+            if let Some(for_good) = self.ending {
+                return self.leave(for_good).await;
+            }
+        }
+    }
+
+    async fn next(
+        &mut self,
+        events: &mut mpsc::UnboundedReceiver<ExecutorEvent>,
+        wishes: &mut watch::Receiver<Wish>,
+        opening: &mut Option<BoxFuture<'static, Result<Stream, LinkError>>>,
+    ) -> Happening {
+        let tick = until(self.state.next_wake());
+        let message = async {
+            match &mut self.stream {
+                Some(stream) => stream.incoming.message().await.ok().flatten(),
+                None => std::future::pending().await,
+            }
+        };
+        let opened = async {
+            match opening {
+                Some(opening) => opening.await,
+                None => std::future::pending().await,
+            }
+        };
+        let happening = tokio::select! {
+            event = events.recv() => Happening::Event(event),
+            message = message => Happening::Message(message),
+            stream = opened => Happening::Opened(stream),
+            Ok(()) = wishes.changed() => Happening::Wish(*wishes.borrow_and_update()),
+            () = tokio::time::sleep(tick) => Happening::Tick,
+        };
+        if matches!(happening, Happening::Opened(_)) {
+            *opening = None;
+        }
+        happening
+    }
+
+    fn open(&self) -> Option<BoxFuture<'static, Result<Stream, LinkError>>> {
+        Some(link::open(Arc::clone(&self.connect), self.session.clone()).boxed())
+    }
+
+    fn take_event(&mut self, event: ExecutorEvent) {
+        match event {
+            ExecutorEvent::Started { execution, at } => self.state.started(execution, at),
+            ExecutorEvent::Progress { execution, progress } => self.state.progress(execution, progress),
+            ExecutorEvent::Logs(chunk) => self.keep(Entry::Logs(chunk)),
+            ExecutorEvent::Ended(finished) => {
+                if let Some(finished) = self.state.ended(finished) {
+                    self.keep(Entry::Finished(finished));
+                }
+            }
+        }
+    }
+
+    fn keep(&mut self, entry: Entry) {
+        let record = self.spool.append(entry);
+        self.state.spooled(record);
+    }
+
+    fn take_message(&mut self, message: v1::ServerMessage) {
+        let now = executor::boottime();
+        for event in message.events {
+            match convert::from_server(event) {
+                Ok(message) => self.state.received(message, now),
+                Err(error) => tracing::error!(%error, "the server sent what this worker does not understand"),
+            }
+        }
+    }
+
+    fn drop_stream(&mut self) {
+        if self.stream.take().is_some() {
+            tracing::info!("the stream to the server ended; reconnecting");
+            self.outgoing.clear();
+            self.state.disconnected();
+        }
+    }
+
+    /// Does what the session says; some of it makes the session say more.
+    fn act(&mut self) {
+        loop {
+            let actions = self.state.take_actions();
+            if actions.is_empty() {
+                return;
+            }
+            actions.into_iter().for_each(|action| self.perform(action));
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Send(message) => {
+                self.outgoing.push(v1::WorkerEvent { kind: Some(convert::to_server(message)) });
+            }
+            Action::SendRecord(id) => match self.spool.read(id) {
+                Ok(event) => self.outgoing.push(event),
+                Err(error) => tracing::error!(%error, "a spooled record cannot be read back"),
+            },
+            Action::Forget(id) => self.budget.add_permits(self.spool.forget(id)),
+            Action::Run(assignment) => self.executor.run(assignment),
+            Action::Stop { execution, why } => self.executor.stop(execution, why),
+            Action::Conclude(mut finished) => {
+                finished.finished_at = executor::wall();
+                self.keep(Entry::Finished(finished));
+            }
+            Action::SetLease(deadline) => self.executor.set_lease(deadline),
+            Action::Reconnect => self.drop_stream(),
+            Action::Exit { for_good } => self.ending = Some(for_good),
+        }
+    }
+
+    /// What is sent is on disk first.
+    fn send(&mut self) {
+        if let Err(error) = self.spool.flush() {
+            tracing::error!(%error, "cannot write the spool; results are kept in memory");
+        }
+        if let Some(stream) = &self.stream
+            && !self.outgoing.is_empty()
+        {
+            let events = std::mem::take(&mut self.outgoing);
+            _ = stream.outgoing.send(v1::WorkerMessage { events });
+        }
+    }
+
+    async fn wish(&mut self, wish: Wish) {
+        match wish {
+            Wish::Work => {}
+            Wish::Finish => {
+                tracing::info!("finishing what runs; a second signal gives it back");
+                if let Err(error) = link::pause(&self.connect, &self.session).await {
+                    tracing::warn!(%error, "cannot tell the server that this worker takes no more work");
+                }
+                self.state.leave(false);
+            }
+            Wish::GiveBack => {
+                self.state.release();
+                // Nobody to give it back to: what is spooled is delivered in the next life.
+                if self.stream.is_none() && self.state.runs_nothing() {
+                    self.ending = Some(false);
+                }
+            }
+        }
+    }
+
+    async fn leave(self, for_good: bool) -> Result<(), AgentError> {
+        if for_good {
+            link::unregister(&self.connect, &self.session, "drained").await?;
+        }
+        Ok(())
+    }
+}
+
+fn until(when: Elapsed) -> Duration {
+    (when - executor::boottime()).duration()
+}

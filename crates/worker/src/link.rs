@@ -1,0 +1,156 @@
+//! The worker's way to the server: registration, and the stream with its reconnects.
+
+use crate::identity::Identity;
+use futures::future::BoxFuture;
+use hodei_api::{
+    convert,
+    v1::{self, worker_agent_service_client::WorkerAgentServiceClient as Client},
+};
+use hodei_core::{id::WorkerId, worker::WorkerInfo};
+use std::{io, sync::Arc, time::Duration};
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{
+    Code, Request, Status, Streaming,
+    metadata::{Ascii, MetadataValue},
+    transport::Channel,
+};
+
+/// Makes a channel to the server; called again for every connection.
+pub type Connect = Arc<dyn Fn() -> BoxFuture<'static, Result<Channel, LinkError>> + Send + Sync>;
+
+const MAX_MESSAGE: usize = 64 << 20;
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
+/// A connection attempt that takes longer is given up.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Error)]
+pub enum LinkError {
+    #[error("this worker has no session yet and no token; make one with 'hodei token create worker'")]
+    NoToken,
+    #[error("the server refused this worker: {0}")]
+    Refused(String),
+    #[error("cannot reach the server: {0}")]
+    Unreachable(String),
+    #[error("cannot keep the worker's identity: {0}")]
+    Identity(#[from] io::Error),
+}
+
+/// An open stream.
+pub struct Stream {
+    pub outgoing: mpsc::UnboundedSender<v1::WorkerMessage>,
+    pub incoming: Streaming<v1::ServerMessage>,
+}
+
+/// Registers if need be: with a token that was not used yet, or when there is no session.
+pub async fn register(
+    connect: &Connect,
+    identity: &mut Identity,
+    token: Option<&str>,
+    worker: Option<WorkerId>,
+    info: &WorkerInfo,
+) -> Result<(), LinkError> {
+    let fresh = token.filter(|token| identity.token.as_deref() != Some(token));
+    let token = match (fresh, &identity.session) {
+        (Some(token), _) => token,
+        (None, Some(_)) => return Ok(()),
+        (None, None) => token.ok_or(LinkError::NoToken)?,
+    };
+    // The key must be on disk before it is used: it proves a repeat if the answer is lost.
+    identity.save()?;
+    let mut wait = FIRST_WAIT;
+    loop {
+        match try_register(connect, identity, token, worker, info).await {
+            Ok(answer) => {
+                identity.worker = answer.worker_id.parse().ok();
+                identity.session = Some(answer.session);
+                identity.token = Some(token.to_owned());
+                return Ok(identity.save()?);
+            }
+            Err(LinkError::Unreachable(why)) => {
+                tracing::warn!(why, "cannot register; trying again");
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(LONGEST_WAIT);
+            }
+            Err(refused) => return Err(refused),
+        }
+    }
+}
+
+async fn try_register(
+    connect: &Connect,
+    identity: &Identity,
+    token: &str,
+    worker: Option<WorkerId>,
+    info: &WorkerInfo,
+) -> Result<v1::RegisterResponse, LinkError> {
+    let request = v1::RegisterRequest {
+        token: token.to_owned(),
+        worker_id: worker.map(|id| id.to_string()).unwrap_or_default(),
+        info: Some(convert::info_to_wire(info)),
+        key: identity.key.as_bytes().to_vec(),
+    };
+    let answer = Client::new(connect().await?).register(request).await.map_err(problem)?;
+    Ok(answer.into_inner())
+}
+
+/// What a failed call means for the worker: some failures go away by themselves, some never do.
+fn problem(status: Status) -> LinkError {
+    match status.code() {
+        Code::Unauthenticated | Code::InvalidArgument | Code::PermissionDenied | Code::NotFound => {
+            LinkError::Refused(status.message().to_owned())
+        }
+        _ => LinkError::Unreachable(status.message().to_owned()),
+    }
+}
+
+fn with_session<T>(message: T, session: &str) -> Result<Request<T>, LinkError> {
+    let mut request = Request::new(message);
+    let value: MetadataValue<Ascii> = format!("Bearer {session}")
+        .parse()
+        .map_err(|_| LinkError::Refused("the session in the identity file is not valid".into()))?;
+    request.metadata_mut().insert("authorization", value);
+    Ok(request)
+}
+
+/// Opens a stream, trying until it works or the server says no for good.
+pub async fn open(connect: Connect, session: String) -> Result<Stream, LinkError> {
+    let mut wait = FIRST_WAIT;
+    loop {
+        let attempt = tokio::time::timeout(PATIENCE, try_open(&connect, &session));
+        match attempt.await.unwrap_or_else(|_| Err(LinkError::Unreachable("no answer".into()))) {
+            Err(LinkError::Unreachable(why)) => {
+                tracing::debug!(why, "cannot open the stream; trying again");
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(LONGEST_WAIT);
+            }
+            settled => return settled,
+        }
+    }
+}
+
+async fn try_open(connect: &Connect, session: &str) -> Result<Stream, LinkError> {
+    let (outgoing, messages) = mpsc::unbounded_channel();
+    let request = with_session(UnboundedReceiverStream::new(messages), session)?;
+    let mut client = Client::new(connect().await?).max_decoding_message_size(MAX_MESSAGE);
+    let incoming = client.worker_stream(request).await.map_err(problem)?.into_inner();
+    Ok(Stream { outgoing, incoming })
+}
+
+/// Tells the server to send nothing more.
+pub async fn pause(connect: &Connect, session: &str) -> Result<(), LinkError> {
+    let request = v1::UpdateWorkerStatusRequest { state: v1::WorkerState::Draining.into() };
+    let mut client = Client::new(connect().await?);
+    client.update_worker_status(with_session(request, session)?).await.map_err(problem)?;
+    Ok(())
+}
+
+/// Leaves for good.
+pub async fn unregister(connect: &Connect, session: &str, reason: &str) -> Result<(), LinkError> {
+    let request = v1::UnregisterWorkerRequest { reason: reason.to_owned() };
+    let mut client = Client::new(connect().await?);
+    client.unregister_worker(with_session(request, session)?).await.map_err(problem)?;
+    Ok(())
+}
