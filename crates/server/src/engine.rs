@@ -68,6 +68,9 @@ pub struct Shared {
     /// The last commit failed, or has been under way for too long.
     stalled: AtomicBool,
     closing: AtomicBool,
+    /// Commits so far, and the rows of jobs in them: how well they are shared.
+    pub commits: AtomicU64,
+    pub job_rows: AtomicU64,
     callers: AtomicU64,
     connections: AtomicU64,
     /// Signs of life since the last turn. They pass beside the inbox, because a lease must be renewed while the store
@@ -114,6 +117,8 @@ impl Engine {
             room: Arc::new(Semaphore::new(INBOX_KIB)),
             stalled: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            commits: AtomicU64::new(0),
+            job_rows: AtomicU64::new(0),
             callers: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             heartbeats: Mutex::default(),
@@ -516,6 +521,8 @@ impl Loop {
         if self.stalled {
             tracing::warn!(?took, "the database was slow");
         }
+        self.shared.commits.fetch_add(1, Ordering::Relaxed);
+        self.shared.job_rows.fetch_add(batch.jobs.len() as u64, Ordering::Relaxed);
         self.brain.committed(batch);
         self.shared.logs.publish(logs);
         self.shared.watches.publish(&batch.jobs);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stderr, reason = "a command line tool reports its steps and failures on stderr")]
 
+mod bench;
 mod services;
 mod test;
 mod tidy;
@@ -26,6 +27,8 @@ enum Chore {
     Test(test::Args),
     /// Check what the compiler does not: dead files, unused dependencies, layering, leftovers
     Tidy,
+    /// Measure Hodei on both stores, beside the limits of this machine
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::Test(args) => test::run(&root, &args),
         Chore::Tidy => tidy::run(&root),
+        Chore::Bench(args) => bench::run(&root, &args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

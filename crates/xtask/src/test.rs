@@ -53,19 +53,21 @@ fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     outcome
 }
 
-fn cargo(root: &Path, arguments: &[&str], env: &[(&str, String)]) -> Result<()> {
+pub fn cargo(root: &Path, arguments: &[&str], env: &[(&str, String)]) -> Result<()> {
     // Cargo names itself to what it runs, so the same toolchain is used throughout.
     let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(program)
-        .args(arguments)
-        .envs(env.iter().map(|(name, value)| (name, value)))
-        .current_dir(root)
-        .status()
-        .context("cannot run cargo")?;
+    complete(Command::new(program).args(arguments).envs(env.iter().map(|(name, value)| (name, value))).current_dir(root))
+}
+
+/// Runs a program to its end; anything but success is an error that keeps its exit code.
+pub fn complete(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot run {}", command.get_program().display()))?;
     if status.success() {
         return Ok(());
     }
-    Err(CommandFailed { command: format!("cargo {}", arguments.join(" ")), code: exit_code(status) }.into())
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    Err(CommandFailed { command: words.join(" "), code: exit_code(status) }.into())
 }
 
 /// The shell's convention: a program ended by signal N has the exit code 128 + N.

@@ -1,1 +1,367 @@
+//! The worker's half, step by step and against a server that forgets nothing over a link that loses everything.
 
+mod link;
+
+use super::*;
+use crate::{
+    id::JobId,
+    protocol::Verdict,
+    spec::{JobSpec, Work},
+    state::Failure,
+};
+use std::sync::Arc;
+use uuid::Uuid;
+
+const HEARTBEAT: Millis = Millis::seconds(10);
+const LEASE: Millis = Millis::seconds(60);
+
+fn id(n: u128) -> ExecutionId {
+    ExecutionId(Uuid::from_u128(n))
+}
+
+fn incarnation() -> Incarnation {
+    Incarnation(Uuid::from_u128(7))
+}
+
+fn assignment(n: u128) -> Assignment {
+    let spec = JobSpec::new("job", Work::Shell { program: "true".into(), args: Vec::new() });
+    Assignment { job: JobId(Uuid::from_u128(n)), execution: id(n), attempt: 1, spec: Arc::new(spec) }
+}
+
+fn welcome(held: Vec<Verdict>) -> ToWorker {
+    ToWorker::Welcome(Welcome { lease: LEASE, heartbeat: HEARTBEAT, held })
+}
+
+fn keep(n: u128, log_entries: u64) -> Verdict {
+    Verdict { execution: id(n), keep: true, log_entries }
+}
+
+fn finished(n: u128, outcome: Outcome) -> Finished {
+    let (started_at, finished_at) = (Some(Time(1)), Time(2));
+    Finished { execution: id(n), outcome, started_at, finished_at, log_entries: 0, result: None }
+}
+
+fn logs(record: u64, n: u128, end: u64) -> Record {
+    Record { id: RecordId(record), execution: id(n), kind: RecordKind::Logs { end }, bytes: 100 }
+}
+
+fn end(record: u64, n: u128) -> Record {
+    Record { id: RecordId(record), execution: id(n), kind: RecordKind::Finished, bytes: 100 }
+}
+
+/// A session that was greeted and welcomed, with its first actions out of the way.
+fn up(slots: u32) -> Session {
+    let mut session = Session::new(incarnation(), slots, Vec::new());
+    session.connected(Elapsed(0));
+    session.received(welcome(Vec::new()), Elapsed(0));
+    session.take_actions();
+    session
+}
+
+fn give(session: &mut Session, executions: &[u128]) {
+    let assignments = executions.iter().map(|n| assignment(*n)).collect();
+    session.received(ToWorker::Run(assignments), Elapsed(0));
+}
+
+/// A session that runs these, with nothing left to do.
+fn running(slots: u32, executions: &[u128]) -> Session {
+    let mut session = up(slots);
+    give(&mut session, executions);
+    session.take_actions();
+    session
+}
+
+fn reconnect(session: &mut Session, held: Vec<Verdict>) -> Vec<Action> {
+    session.disconnected();
+    session.connected(Elapsed(0));
+    session.received(welcome(held), Elapsed(0));
+    session.take_actions()
+}
+
+fn sent(actions: &[Action]) -> Vec<u64> {
+    let record = |action: &Action| if let Action::SendRecord(id) = action { Some(id.0) } else { None };
+    actions.iter().filter_map(record).collect()
+}
+
+fn forgotten(actions: &[Action]) -> Vec<u64> {
+    let record = |action: &Action| if let Action::Forget(id) = action { Some(id.0) } else { None };
+    actions.iter().filter_map(record).collect()
+}
+
+fn ran(actions: &[Action]) -> Vec<ExecutionId> {
+    let run = |action: &Action| if let Action::Run(given) = action { Some(given.execution) } else { None };
+    actions.iter().filter_map(run).collect()
+}
+
+fn acked(session: &mut Session, results: &[u128], logs: &[(u128, u64)]) -> Vec<Action> {
+    let results = results.iter().map(|n| id(*n)).collect();
+    let logs = logs.iter().map(|(n, entries)| LogAck { execution: id(*n), entries: *entries }).collect();
+    session.received(ToWorker::Acked { results, logs }, Elapsed(0));
+    session.take_actions()
+}
+
+#[test]
+fn hello_names_all_that_it_holds() {
+    let mut session = running(1, &[1, 2, 3]);
+    session.ended(finished(1, Outcome::Succeeded)).expect("wanted");
+    session.spooled(end(0, 1));
+    session.disconnected();
+    session.take_actions();
+    session.connected(Elapsed(5));
+    let hello = Hello { incarnation: incarnation(), held: vec![id(2), id(3)], ended: vec![id(1)] };
+    assert_eq!(session.take_actions(), [Action::Send(FromWorker::Hello(hello))], "running, waiting and ended");
+}
+
+#[test]
+fn nothing_is_sent_before_the_welcome() {
+    let mut session = running(1, &[1]);
+    session.disconnected();
+    session.connected(Elapsed(0));
+    session.take_actions();
+    session.started(id(1), Time(4));
+    session.progress(id(1), Progress::default());
+    session.spooled(logs(0, 1, 3));
+    session.tick(Elapsed(0) + HEARTBEAT);
+    assert_eq!(session.take_actions(), []);
+    session.received(welcome(vec![keep(1, 0)]), Elapsed(0));
+    let actions = session.take_actions();
+    let started = Action::Send(FromWorker::Started { execution: id(1), at: Time(4) });
+    let progress = Action::Send(FromWorker::Progress { execution: id(1), progress: Progress::default() });
+    assert_eq!(actions[1..], [started, progress, Action::SendRecord(RecordId(0))]);
+}
+
+#[test]
+fn what_was_not_acknowledged_is_sent_again_on_each_connection() {
+    let mut session = running(1, &[1]);
+    session.spooled(logs(0, 1, 5));
+    session.spooled(logs(1, 1, 9));
+    session.ended(finished(1, Outcome::Succeeded)).expect("wanted");
+    session.spooled(end(2, 1));
+    assert_eq!(sent(&session.take_actions()), [0, 1, 2]);
+    let actions = reconnect(&mut session, vec![keep(1, 5)]);
+    assert_eq!(forgotten(&actions), [0], "the server says that it has these");
+    assert_eq!(sent(&actions), [1, 2]);
+    // Also when the agent did not say that the old stream was gone.
+    session.connected(Elapsed(0));
+    session.received(welcome(vec![keep(1, 5)]), Elapsed(0));
+    assert_eq!(sent(&session.take_actions()), [1, 2]);
+    assert_eq!(forgotten(&acked(&mut session, &[1], &[])), [1, 2]);
+    assert!(session.records.is_empty());
+    assert_eq!(sent(&reconnect(&mut session, vec![])), []);
+}
+
+#[test]
+fn a_result_is_sent_after_its_log_even_when_the_window_is_full() {
+    let mut session = running(2, &[1, 2]);
+    session.spooled(Record { bytes: SEND_WINDOW, ..logs(0, 1, 5) });
+    session.spooled(logs(1, 1, 6));
+    session.ended(finished(1, Outcome::Succeeded)).expect("wanted");
+    session.spooled(end(2, 1));
+    session.spooled(logs(3, 2, 1));
+    assert_eq!(sent(&session.take_actions()), [0], "the window is full");
+    let actions = acked(&mut session, &[], &[(1, 5)]);
+    assert_eq!((forgotten(&actions), sent(&actions)), (vec![0], vec![1, 2, 3]));
+}
+
+#[test]
+fn a_record_larger_than_the_window_is_sent_alone() {
+    let mut session = running(1, &[1]);
+    session.spooled(logs(0, 1, 1));
+    session.spooled(Record { bytes: 3 * SEND_WINDOW, ..logs(1, 1, 2) });
+    session.spooled(logs(2, 1, 3));
+    assert_eq!(sent(&session.take_actions()), [0]);
+    assert_eq!(sent(&acked(&mut session, &[], &[(1, 1)])), [1]);
+    assert_eq!(sent(&acked(&mut session, &[], &[(1, 2)])), [2]);
+}
+
+#[test]
+fn only_whole_records_are_forgotten() {
+    let mut session = running(1, &[1]);
+    session.spooled(logs(0, 1, 5));
+    session.spooled(logs(1, 1, 9));
+    assert_eq!(forgotten(&acked(&mut session, &[], &[(1, 8)])), [0]);
+    assert_eq!(forgotten(&acked(&mut session, &[], &[(2, 100)])), [], "another execution");
+    assert_eq!(forgotten(&acked(&mut session, &[], &[(1, 9)])), [1]);
+}
+
+#[test]
+fn what_the_server_does_not_want_is_dropped_and_stopped() {
+    let mut session = running(1, &[1, 2]);
+    session.spooled(logs(0, 1, 5));
+    session.take_actions();
+    let drop = |n| Verdict { execution: id(n), keep: false, log_entries: 0 };
+    let actions = reconnect(&mut session, vec![drop(1), drop(2)]);
+    assert_eq!(forgotten(&actions), [0]);
+    assert!(actions.contains(&Action::Stop { execution: id(1), why: StopReason::Stale }));
+    assert_eq!(ran(&actions), [], "the second never starts");
+    session.spooled(logs(1, 1, 6));
+    assert_eq!(session.take_actions(), [Action::Forget(RecordId(1))]);
+    assert_eq!(session.ended(finished(1, Outcome::Cancelled)), None, "nobody wants its end");
+    assert!(session.records.is_empty());
+}
+
+#[test]
+fn a_stale_stop_drops_too() {
+    let mut session = running(1, &[1]);
+    session.received(ToWorker::Stop { execution: id(1), why: StopReason::Stale }, Elapsed(0));
+    assert_eq!(session.take_actions(), [Action::Stop { execution: id(1), why: StopReason::Stale }]);
+    assert_eq!(session.ended(finished(1, Outcome::Cancelled)), None);
+}
+
+#[test]
+fn an_order_to_run_is_followed_once() {
+    let mut session = up(2);
+    give(&mut session, &[1, 1]);
+    give(&mut session, &[1]);
+    assert_eq!(ran(&session.take_actions()), [id(1)]);
+    session.ended(finished(1, Outcome::Succeeded)).expect("wanted");
+    give(&mut session, &[1]);
+    assert_eq!(ran(&session.take_actions()), [], "its result is not acknowledged yet");
+    session.ended(finished(9, Outcome::Succeeded)).ok_or(()).expect_err("it never ran here");
+}
+
+#[test]
+fn what_finds_no_slot_waits_for_one() {
+    let mut session = up(2);
+    give(&mut session, &[1, 2, 3, 4]);
+    assert_eq!(ran(&session.take_actions()), [id(1), id(2)]);
+    session.ended(finished(2, Outcome::Succeeded)).expect("wanted");
+    assert_eq!(ran(&session.take_actions()), [id(3)]);
+    session.received(ToWorker::Stop { execution: id(4), why: StopReason::Cancelled }, Elapsed(0));
+    let actions = session.take_actions();
+    let [Action::Conclude(concluded)] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!((concluded.execution, &concluded.outcome), (id(4), &Outcome::Cancelled));
+    session.spooled(end(0, 4));
+    assert_eq!(sent(&session.take_actions()), [0]);
+}
+
+#[test]
+fn a_stop_reaches_what_runs_and_nothing_else() {
+    let mut session = running(1, &[1]);
+    for n in [1, 2] {
+        session.received(ToWorker::Stop { execution: id(n), why: StopReason::RunTimeout }, Elapsed(0));
+    }
+    assert_eq!(session.take_actions(), [Action::Stop { execution: id(1), why: StopReason::RunTimeout }]);
+}
+
+#[test]
+fn a_worker_that_leaves_finishes_gives_back_and_exits_when_all_is_delivered() {
+    let mut session = running(1, &[1, 2]);
+    session.received(ToWorker::Drain, Elapsed(0));
+    let actions = session.take_actions();
+    let [Action::Conclude(given_back)] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!((given_back.execution, &given_back.outcome), (id(2), &Outcome::Released));
+    session.spooled(end(0, 2));
+    session.ended(finished(1, Outcome::Succeeded)).expect("wanted");
+    session.spooled(end(1, 1));
+    assert_eq!(sent(&session.take_actions()), [0, 1]);
+    assert!(!acked(&mut session, &[2], &[]).contains(&Action::Exit { for_good: true }));
+    assert!(acked(&mut session, &[1], &[]).contains(&Action::Exit { for_good: true }));
+}
+
+#[test]
+fn a_worker_that_leaves_does_not_exit_before_its_last_result_is_in_the_spool() {
+    let mut session = running(1, &[1]);
+    session.leave(false);
+    session.ended(finished(1, Outcome::Succeeded)).expect("wanted");
+    assert_eq!(session.take_actions(), []);
+    session.spooled(end(0, 1));
+    assert_eq!(sent(&session.take_actions()), [0]);
+    assert!(acked(&mut session, &[1], &[]).contains(&Action::Exit { for_good: false }));
+}
+
+#[test]
+fn leaving_for_good_is_not_taken_back() {
+    let mut session = running(1, &[1]);
+    session.leave(true);
+    session.leave(false);
+    session.received(ToWorker::Stop { execution: id(1), why: StopReason::Stale }, Elapsed(0));
+    session.ended(finished(1, Outcome::Cancelled));
+    assert!(session.take_actions().contains(&Action::Exit { for_good: true }));
+}
+
+#[test]
+fn a_release_stops_what_runs_and_gives_it_back_uncounted() {
+    let mut session = running(3, &[1, 2, 3]);
+    session.release();
+    let stops = [1, 2, 3].map(|n| Action::Stop { execution: id(n), why: StopReason::Cancelled });
+    assert_eq!(session.take_actions(), stops);
+    let outcome = |session: &mut Session, n, outcome| session.ended(finished(n, outcome)).map(|finished| finished.outcome);
+    assert_eq!(outcome(&mut session, 1, Outcome::Cancelled), Some(Outcome::Released));
+    assert_eq!(outcome(&mut session, 2, Outcome::Failed(Failure::signal(15))), Some(Outcome::Released));
+    assert_eq!(outcome(&mut session, 3, Outcome::Succeeded), Some(Outcome::Succeeded), "it was faster than the stop");
+}
+
+#[test]
+fn the_lease_ends_a_little_early_and_counts_from_the_question() {
+    let mut session = Session::new(incarnation(), 1, Vec::new());
+    session.connected(Elapsed(100));
+    session.take_actions();
+    session.received(welcome(vec![]), Elapsed(5000));
+    assert_eq!(session.take_actions(), [Action::SetLease(Elapsed(100 + 59_000))], "from its hello, less a second");
+    let lease = |session: &mut Session, sent, lease| {
+        session.received(ToWorker::Lease { sent, lease: Millis(lease) }, Elapsed(9000));
+        session.take_actions()
+    };
+    assert_eq!(lease(&mut session, 8000, 60_000), [Action::SetLease(Elapsed(8000 + 59_000))]);
+    assert_eq!(lease(&mut session, 70_000, 5000), [Action::SetLease(Elapsed(70_000 + 4500))], "a tenth of a short one");
+}
+
+#[test]
+fn a_parked_lease_is_not_shortened_by_a_late_answer() {
+    let mut session = up(1);
+    session.received(ToWorker::Park { lease: Millis::seconds(600) }, Elapsed(1000));
+    let parked = Elapsed(1000 + 599_000);
+    assert_eq!(session.take_actions(), [Action::SetLease(parked)]);
+    session.received(ToWorker::Lease { sent: 900, lease: LEASE }, Elapsed(1001));
+    assert_eq!(session.take_actions(), [Action::SetLease(parked)]);
+    // The server that comes back begins a new one.
+    session.connected(Elapsed(50_000));
+    session.received(welcome(vec![]), Elapsed(50_001));
+    assert!(session.take_actions().contains(&Action::SetLease(Elapsed(50_000 + 59_000))));
+}
+
+#[test]
+fn heartbeats_go_out_in_time_and_silence_ends_the_stream() {
+    let mut session = up(1);
+    assert_eq!(session.next_wake(), Elapsed(10_000));
+    session.tick(Elapsed(9_999));
+    assert_eq!(session.take_actions(), []);
+    for at in [10_000, 20_000] {
+        session.tick(Elapsed(at));
+        assert_eq!(session.take_actions(), [Action::Send(FromWorker::Heartbeat { sent: at })]);
+    }
+    session.tick(Elapsed(30_000));
+    assert_eq!(session.take_actions(), [Action::Reconnect]);
+    session.disconnected();
+    session.tick(Elapsed(40_000));
+    assert_eq!(session.take_actions(), [], "nobody is there to hear it");
+    session.connected(Elapsed(41_000));
+    session.take_actions();
+    session.tick(Elapsed(71_000));
+    assert_eq!(session.take_actions(), [Action::Reconnect], "a server that does not answer the greeting either");
+}
+
+#[test]
+fn an_answer_breaks_the_silence() {
+    let mut session = up(1);
+    for at in (10_000..200_000).step_by(10_000) {
+        session.tick(Elapsed(at));
+        assert_eq!(session.take_actions(), [Action::Send(FromWorker::Heartbeat { sent: at })]);
+        session.received(ToWorker::Lease { sent: at, lease: LEASE }, Elapsed(at + 5));
+        session.take_actions();
+    }
+}
+
+#[test]
+fn a_new_life_delivers_the_results_of_the_last_and_drops_the_rest() {
+    let recovered = vec![logs(3, 1, 5), logs(4, 2, 7), end(5, 1)];
+    let mut session = Session::new(incarnation(), 1, recovered);
+    assert_eq!(session.take_actions(), [Action::Forget(RecordId(4))], "its run died with the agent");
+    session.connected(Elapsed(0));
+    let hello = Hello { incarnation: incarnation(), held: vec![], ended: vec![id(1)] };
+    assert_eq!(session.take_actions(), [Action::Send(FromWorker::Hello(hello))]);
+    session.received(welcome(vec![keep(1, 0)]), Elapsed(0));
+    assert_eq!(sent(&session.take_actions()), [3, 5]);
+    assert_eq!(forgotten(&acked(&mut session, &[1], &[])), [3, 5]);
+}

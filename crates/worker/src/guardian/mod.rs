@@ -57,7 +57,7 @@ pub fn main() -> io::Result<()> {
 
 /// Guards until the agent's end of `control` closes and all jobs are gone.
 pub fn run(control: OwnedFd) -> io::Result<()> {
-    posix::block_polite_signals();
+    posix::shrug_off_polite_signals();
     // Fails only for the leader of a process group, which is then apart from the agent's terminal already.
     _ = rustix::process::setsid();
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;

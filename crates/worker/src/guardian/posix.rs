@@ -39,17 +39,19 @@ pub(super) fn reap(pid: Pid) -> io::Result<(ExitStatus, Usage)> {
     Ok((ExitStatus::from_raw(status), usage))
 }
 
-/// Keeps the polite signals from this thread and all that it starts. Ignoring them instead would be inherited by the
-/// jobs; the mask is not, since std clears it in every child.
-pub(super) fn block_polite_signals() {
-    // SAFETY: the set is initialised by sigemptyset before any other use, and lives until the last call.
+/// Makes the polite signals do nothing. They are caught and not ignored or blocked, because a job would inherit that;
+/// what is caught is back to its default in every new program.
+pub(super) fn shrug_off_polite_signals() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler: extern "C" fn(libc::c_int) = nothing;
+    // SAFETY: a zeroed sigaction is valid; the handler does nothing, so it is safe at any moment and in any thread.
     unsafe {
-        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        libc::sigemptyset(set.as_mut_ptr());
+        let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
+        action.sa_sigaction = handler as libc::sighandler_t;
+        action.sa_flags = libc::SA_RESTART;
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
-            libc::sigaddset(set.as_mut_ptr(), signal);
+            libc::sigaction(signal, &action, std::ptr::null_mut());
         }
-        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
     }
 }
 

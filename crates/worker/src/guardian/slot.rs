@@ -10,7 +10,7 @@ use crate::executor::{boottime, wall};
 use hodei_core::{id::ExecutionId, time::Time};
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
-    fd::OwnedFd,
+    fd::{AsFd, OwnedFd},
     io::Errno,
     process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions},
 };
@@ -99,14 +99,15 @@ impl Slot {
         let Some(stop) = current.stop.filter(|stop| !stop.killed && stop.kill_at <= boottime().0) else { return };
         current.stop = Some(Stop { killed: true, ..stop });
         self.group.forbid_forks();
+        if !current.exited {
+            _ = rustix::process::kill_process_group(current.main, Signal::KILL);
+            _ = rustix::process::kill_process(current.main, Signal::KILL);
+        }
         self.signal(current, Signal::KILL);
     }
 
+    /// Each process gets it once: a handler that runs twice would surprise a job.
     fn signal(&self, current: &Current, signal: Signal) {
-        if !current.exited {
-            _ = rustix::process::kill_process_group(current.main, signal);
-            _ = rustix::process::kill_process(current.main, signal);
-        }
         signal_members(|| self.members(current.execution, current.main), signal);
     }
 
@@ -144,7 +145,7 @@ impl Slot {
             }
             wait_for_any(&watched);
         }
-        // What was orphaned is ours to reap, by the main thread.
+        // Orphans that ended by themselves are the main thread's to reap.
         shared.wake();
     }
 }
@@ -293,10 +294,13 @@ fn watch(pids: &[Pid]) -> Vec<OwnedFd> {
     pids.iter().take(WATCHED).filter_map(|pid| handle(*pid)).collect()
 }
 
-/// Returns when one of them has ended, or after a moment.
+/// Returns when one of them has ended, or after a moment. Reaps those that have ended and were handed to us.
 fn wait_for_any(watched: &[OwnedFd]) {
     let mut fds: Vec<_> = watched.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     _ = rustix::event::poll(&mut fds, Some(&LOOK_AGAIN));
+    for fd in watched {
+        _ = rustix::process::waitid(WaitId::PidFd(fd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+    }
 }
 
 /// Starts the thread of a slot. Its stack is small: it holds no more than a few paths and messages.

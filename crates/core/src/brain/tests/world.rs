@@ -369,8 +369,10 @@ impl World {
         let input = match message {
             Up::Hello(connection, hello) => Input::Connect { worker, connection, hello },
             Up::Heartbeat(sent) => {
-                let lease = self.server.config.lease;
-                self.agents[at].down.push_back(ToWorker::Lease { sent, lease });
+                if self.agents[at].connection.is_some() {
+                    let lease = self.server.config.lease;
+                    self.agents[at].down.push_back(ToWorker::Lease { sent, lease });
+                }
                 Input::Heartbeat { worker, at: self.server.now.elapsed }
             }
             Up::Report(report) => {
@@ -596,9 +598,6 @@ impl World {
         while !self.agents[at].up.is_empty() || !self.agents[at].down.is_empty() {
             self.up(at);
             self.down(at);
-            if self.agents[at].connection.is_none() {
-                self.agents[at].down.clear();
-            }
         }
         for _ in 0..4 {
             self.start(at);

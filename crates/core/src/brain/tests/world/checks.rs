@@ -93,7 +93,7 @@ impl World {
     fn check_windows(&self) {
         let (window, slots) = (self.server.config.window, 6);
         assert!(self.server.brain.ready.longest_window() <= 2 * window + slots);
-        assert!(self.server.brain.timers.window_len() <= 2 * window);
+        assert!(self.server.brain.timers.window_len() <= 3 * window);
     }
 
     /// After a commit: what is in memory has a reason to be there, and says what the store says.

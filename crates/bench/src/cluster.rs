@@ -1,0 +1,222 @@
+//! A server and a worker as users start them, each a process of its own, on loopback.
+
+use anyhow::{Context, Result, bail};
+use hodei_api::v1::{
+    CreateWorkerTokenRequest, ListWorkersRequest, WorkerState,
+    job_execution_service_client::JobExecutionServiceClient as Jobs,
+    log_stream_service_client::LogStreamServiceClient as Logs,
+    worker_admin_service_client::WorkerAdminServiceClient as Admin,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    str::FromStr,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tonic::transport::Channel;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    Sqlite,
+    Postgres,
+}
+
+impl StoreKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            StoreKind::Sqlite => "SQLite",
+            StoreKind::Postgres => "PostgreSQL",
+        }
+    }
+}
+
+impl FromStr for StoreKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "sqlite" => Ok(StoreKind::Sqlite),
+            "postgres" => Ok(StoreKind::Postgres),
+            _ => Err("use sqlite or postgres".into()),
+        }
+    }
+}
+
+/// One data folder and the processes on it; all end with it.
+pub struct Cluster {
+    hodei: PathBuf,
+    folder: TempDir,
+    database: Option<String>,
+    pub server: Option<Process>,
+    pub worker: Option<Process>,
+    grpc: String,
+    http: String,
+}
+
+pub struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+impl Process {
+    /// Memory in use now and at most so far, the process and its children together.
+    pub fn memory(&self) -> Memory {
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.0.id())).unwrap_or_default();
+        let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+        pids.chain([self.0.id()]).map(Memory::of).fold(Memory::default(), Memory::plus)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Memory {
+    pub now: u64,
+    pub peak: u64,
+}
+
+impl Memory {
+    fn of(pid: u32) -> Self {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+            kib.unwrap_or(0) * 1024
+        };
+        Self { now: field("VmRSS:"), peak: field("VmHWM:") }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self { now: self.now + other.now, peak: self.peak + other.peak }
+    }
+}
+
+impl Cluster {
+    /// An empty store, and nothing running on it yet.
+    pub async fn new(hodei: &Path, kind: StoreKind) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let database = match kind {
+            StoreKind::Sqlite => None,
+            StoreKind::Postgres => Some(new_database().await?),
+        };
+        Ok(Self {
+            hodei: hodei.to_owned(),
+            folder,
+            database,
+            server: None,
+            worker: None,
+            grpc: free_address()?,
+            http: free_address()?,
+        })
+    }
+
+    /// Starts `hodei server` or `hodei up` and returns how long it took until it was ready.
+    pub async fn start(&mut self, command: &str, args: &[&str]) -> Result<Duration> {
+        let mut process = self.command("server");
+        process.arg(command).args(["--grpc", &self.grpc, "--http", &self.http]).args(args);
+        process.arg("--data").arg(self.folder.path().join("server"));
+        if let Some(url) = &self.database {
+            process.args(["--database-url", url]);
+        }
+        let began = Instant::now();
+        self.server = Some(Process(process.spawn().context("cannot start the server")?));
+        self.until_ready().await?;
+        Ok(began.elapsed())
+    }
+
+    pub fn stop_server(&mut self) {
+        self.server = None;
+    }
+
+    pub async fn start_worker(&mut self, slots: u32) -> Result<()> {
+        let request = CreateWorkerTokenRequest::default();
+        let token = Admin::new(self.channel().await?).create_worker_token(request).await?.into_inner();
+        let mut process = self.command("worker");
+        process.args(["worker", "run", "--server", &format!("http://{}", self.grpc), "--token", &token.token]);
+        process.args(["--slots", &slots.to_string()]).arg("--data").arg(self.folder.path().join("worker"));
+        self.worker = Some(Process(process.spawn().context("cannot start the worker")?));
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            let workers = Admin::new(self.channel().await?).list_workers(ListWorkersRequest {}).await?;
+            if workers.into_inner().workers.iter().any(|w| w.state() == WorkerState::Ready) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        bail!("the worker did not come up")
+    }
+
+    fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(&self.hodei);
+        let log = fs::File::create(self.folder.path().join(format!("{name}.log")));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.map_or(Stdio::null(), Stdio::from));
+        command.env("HODEI_LOG", "warn");
+        command
+    }
+
+    async fn until_ready(&self) -> Result<()> {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            if self.http("/ready").await.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        bail!("the server did not become ready: {}", fs::read_to_string(self.folder.path().join("server.log"))?)
+    }
+
+    async fn http(&self, path: &str) -> Result<String> {
+        let mut stream = TcpStream::connect(&self.http).await?;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+
+    /// Commits that the server has made so far, and the rows of jobs that they wrote.
+    pub async fn commits(&self) -> Result<(u64, u64)> {
+        let answer = self.http("/health").await?;
+        let body = answer.split_once("\r\n\r\n").context("no body")?.1;
+        let health: serde_json::Value = serde_json::from_str(body)?;
+        let count = |name: &str| health[name].as_u64().with_context(|| format!("no {name} in {body}"));
+        Ok((count("commits")?, count("job_rows")?))
+    }
+
+    pub async fn channel(&self) -> Result<Channel> {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", self.grpc))?.tcp_nodelay(true);
+        Ok(endpoint.connect().await?)
+    }
+
+    pub async fn jobs(&self) -> Result<Jobs<Channel>> {
+        Ok(Jobs::new(self.channel().await?).max_decoding_message_size(64 << 20))
+    }
+
+    pub async fn logs(&self) -> Result<Logs<Channel>> {
+        Ok(Logs::new(self.channel().await?))
+    }
+}
+
+fn free_address() -> Result<String> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
+}
+
+/// Every measurement on PostgreSQL begins with an empty database of its own.
+async fn new_database() -> Result<String> {
+    let url = std::env::var("HODEI_TEST_POSTGRES").context("HODEI_TEST_POSTGRES is not set; use 'cargo xtask bench'")?;
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
+    let name = format!("bench_{}_{}", std::process::id(), crate::limits::now().as_nanos());
+    client.batch_execute(&format!("CREATE DATABASE {name}")).await?;
+    let (server, _) = url.rsplit_once('/').context("the URL has no database")?;
+    Ok(format!("{server}/{name}"))
+}

@@ -1,0 +1,59 @@
+//! Measures Hodei through its real programs, beside the limits of the machine, in one run. Started by `cargo xtask bench`.
+//!
+//! Machines differ and are noisy: what counts are the ratios, and that both sides of each were measured minutes apart.
+
+mod cluster;
+mod limits;
+mod report;
+mod workloads;
+
+use anyhow::Result;
+use clap::Parser;
+use cluster::{Cluster, StoreKind};
+use report::Report;
+use std::path::PathBuf;
+
+#[derive(Parser)]
+#[command(about = "Measures Hodei beside the limits of this machine")]
+struct Args {
+    /// The program to measure.
+    #[arg(long)]
+    hodei: PathBuf,
+    /// Also a backlog of this many pending jobs: memory, and the time to start with it.
+    #[arg(long, value_name = "JOBS")]
+    backlog: Option<usize>,
+    /// Only this store: sqlite or postgres.
+    #[arg(long)]
+    store: Option<StoreKind>,
+    /// Print the time at which this process began, as a job that tells when it was started.
+    #[arg(long, hide = true)]
+    stamp: bool,
+}
+
+fn main() -> Result<()> {
+    // Before anything else: the time of the stamp is what is measured.
+    if std::env::args().nth(1).as_deref() == Some("--stamp") {
+        limits::print_stamp();
+        return Ok(());
+    }
+    let args = Args::parse();
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(measure(args))
+}
+
+async fn measure(args: Args) -> Result<()> {
+    let mut report = Report::default();
+    let limits = limits::measure()?;
+    limits.tell(&mut report, &args.hodei)?;
+    let stores = [StoreKind::Sqlite, StoreKind::Postgres];
+    for kind in stores.into_iter().filter(|kind| args.store.is_none_or(|only| only == *kind)) {
+        report.heading(&format!("{} (synced at every commit)", kind.name()));
+        workloads::process_jobs(&args.hodei, kind, &limits, &mut report).await?;
+        workloads::single_callers(&args.hodei, kind, &mut report).await?;
+        workloads::idle_latency(&args.hodei, kind, &limits, &mut report).await?;
+        workloads::memory(&args.hodei, kind, &mut report).await?;
+        if let Some(jobs) = args.backlog {
+            workloads::backlog(&args.hodei, kind, jobs, &mut report).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! What tests ask of a server, over gRPC.
+
+use crate::process::until;
+use hodei_api::v1::{
+    self, job_execution_service_client::JobExecutionServiceClient as Jobs,
+    log_stream_service_client::LogStreamServiceClient as Logs,
+    worker_admin_service_client::WorkerAdminServiceClient as Admin,
+    worker_agent_service_client::WorkerAgentServiceClient as Agents,
+};
+use hyper_util::rt::TokioIo;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+use tokio::net::UnixStream;
+use tonic::{
+    Code, Status,
+    transport::{Channel, Endpoint},
+};
+use tower::service_fn;
+
+const MAX_MESSAGE: usize = 64 << 20;
+
+/// Connects anew by itself when the server was away.
+#[derive(Clone)]
+pub struct Client {
+    pub channel: Channel,
+}
+
+impl Client {
+    pub fn of_socket(path: &Path) -> Self {
+        let path: PathBuf = path.to_owned();
+        let connect = service_fn(move |_| {
+            let path = path.clone();
+            async move { io::Result::Ok(TokioIo::new(UnixStream::connect(path).await?)) }
+        });
+        Self { channel: Endpoint::from_static("http://socket").connect_with_connector_lazy(connect) }
+    }
+
+    pub fn of_address(url: &str) -> Self {
+        Self { channel: Endpoint::from_shared(url.to_owned()).expect("a URL").connect_lazy() }
+    }
+
+    pub fn jobs(&self) -> Jobs<Channel> {
+        Jobs::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub fn logs(&self) -> Logs<Channel> {
+        Logs::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub fn admin(&self) -> Admin<Channel> {
+        Admin::new(self.channel.clone())
+    }
+
+    pub fn agents(&self) -> Agents<Channel> {
+        Agents::new(self.channel.clone())
+    }
+
+    pub async fn queue(&self, spec: v1::JobSpec) -> String {
+        let request = v1::QueueJobRequest { job: Some(spec) };
+        self.jobs().queue_job(request).await.expect("the job is taken").into_inner().job_id
+    }
+
+    /// Asks until the server answers; None for a job that there is not.
+    pub async fn find(&self, id: &str) -> Option<v1::Job> {
+        let answer = until("the server answers", || async {
+            match self.jobs().get_job(v1::GetJobRequest { job_id: id.to_owned() }).await {
+                Ok(answer) => Some(answer.into_inner().job),
+                Err(status) if status.code() == Code::NotFound => Some(None),
+                Err(status) => {
+                    assert!(may_pass(&status), "{status:?}");
+                    None
+                }
+            }
+        });
+        answer.await
+    }
+
+    pub async fn job(&self, id: &str) -> v1::Job {
+        self.find(id).await.unwrap_or_else(|| panic!("job {id} is lost"))
+    }
+
+    /// Waits until the job is in this state, or has ended in another.
+    pub async fn reached(&self, id: &str, state: v1::JobState) -> v1::Job {
+        until(&format!("job {id} is {state:?}"), || async {
+            let job = self.job(id).await;
+            let there = job.state() == state;
+            assert!(there || job.finished_at_ms == 0, "{job:?}");
+            there.then_some(job)
+        })
+        .await
+    }
+
+    pub async fn ended(&self, id: &str) -> v1::Job {
+        let end = || async { Some(self.job(id).await).filter(|job| job.finished_at_ms > 0) };
+        until(&format!("job {id} has ended"), end).await
+    }
+
+    /// Every job that the server has.
+    pub async fn list(&self) -> Vec<v1::Job> {
+        let mut jobs = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request = v1::ListJobsRequest { page_size: 1000, page_token, ..Default::default() };
+            let page = self.jobs().list_jobs(request).await.expect("a page").into_inner();
+            jobs.extend(page.jobs);
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return jobs;
+            }
+        }
+    }
+
+    /// The whole stored log of a job.
+    pub async fn log(&self, id: &str) -> Vec<v1::LogEntry> {
+        let mut entries = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request = v1::GetLogsRequest { job_id: id.to_owned(), page_token, ..Default::default() };
+            let page = self.logs().get_logs(request).await.expect("a page of the log").into_inner();
+            entries.extend(page.entries);
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return entries;
+            }
+        }
+    }
+
+    pub async fn cancel(&self, id: &str) -> Result<v1::JobState, Status> {
+        let request = v1::CancelJobRequest { job_id: id.to_owned(), reason: "a test wants it".into() };
+        Ok(self.jobs().cancel_job(request).await?.into_inner().state())
+    }
+
+    pub async fn token(&self, worker: &str, ttl_ms: i64) -> v1::CreateWorkerTokenResponse {
+        let request = v1::CreateWorkerTokenRequest { worker_id: worker.to_owned(), ttl_ms };
+        self.admin().create_worker_token(request).await.expect("a token").into_inner()
+    }
+
+    pub async fn workers(&self) -> Vec<v1::Worker> {
+        self.admin().list_workers(v1::ListWorkersRequest {}).await.expect("workers").into_inner().workers
+    }
+}
+
+/// Whether asking again may help: the server is away, or cannot answer now.
+pub fn may_pass(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled)
+}
+
+/// A job that a shell runs.
+pub fn shell(script: impl Into<String>) -> v1::JobSpec {
+    let shell = v1::ShellWork { program: "/bin/sh".into(), args: vec!["-c".into(), script.into()] };
+    v1::JobSpec { work: Some(v1::Work { kind: Some(v1::work::Kind::Shell(shell)) }), ..Default::default() }
+}
+
+/// What a job printed on one of its streams, put together again.
+pub fn text(entries: &[v1::LogEntry], stderr: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for entry in entries.iter().filter(|entry| entry.stderr == stderr) {
+        bytes.extend_from_slice(&entry.text);
+        if !entry.unfinished {
+            bytes.push(b'\n');
+        }
+    }
+    bytes
+}
+
+pub fn lines(entries: &[v1::LogEntry]) -> Vec<String> {
+    entries.iter().map(|entry| String::from_utf8_lossy(&entry.text).into_owned()).collect()
+}

@@ -1,0 +1,9 @@
+//! The whole system as people meet it: the real program, real servers, workers and jobs as processes of their own, ended
+//! in every way that processes end.
+
+mod client;
+mod cluster;
+mod crash;
+mod fake;
+mod process;
+mod workers;
