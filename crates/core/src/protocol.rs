@@ -15,9 +15,17 @@ pub enum FromWorker {
     /// The first message on every stream: who is there and what it holds.
     Hello(Hello),
     /// A sign of life. `sent` comes back in the answer, so that the worker counts its lease from the moment it asked.
-    Heartbeat { sent: u64 },
-    Started { execution: ExecutionId, at: Time },
-    Progress { execution: ExecutionId, progress: Progress },
+    Heartbeat {
+        sent: u64,
+    },
+    Started {
+        execution: ExecutionId,
+        at: Time,
+    },
+    Progress {
+        execution: ExecutionId,
+        progress: Progress,
+    },
     Logs(LogChunk),
     Finished(Finished),
 }
@@ -69,13 +77,24 @@ pub enum ToWorker {
     /// The answer to `Hello`: what becomes of each execution it named.
     Welcome(Welcome),
     Run(Vec<Assignment>),
-    Stop { execution: ExecutionId, why: StopReason },
+    Stop {
+        execution: ExecutionId,
+        why: StopReason,
+    },
     /// The lease is good for `lease` from the moment the heartbeat with `sent` left.
-    Lease { sent: u64, lease: Millis },
+    Lease {
+        sent: u64,
+        lease: Millis,
+    },
     /// The server goes away in order and comes back: the lease is good for this long from now.
-    Park { lease: Millis },
+    Park {
+        lease: Millis,
+    },
     /// Stored for good: the worker may forget them.
-    Acked { results: Vec<ExecutionId>, logs: Vec<LogAck> },
+    Acked {
+        results: Vec<ExecutionId>,
+        logs: Vec<LogAck>,
+    },
     /// Take no more work; end when what runs has ended.
     Drain,
 }

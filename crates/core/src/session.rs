@@ -32,7 +32,9 @@ pub struct Record {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
     /// Log entries up to, not including, this number.
-    Logs { end: u64 },
+    Logs {
+        end: u64,
+    },
     Finished,
 }
 
@@ -44,7 +46,10 @@ pub enum Action {
     /// The spool need not keep this record any longer.
     Forget(RecordId),
     Run(Assignment),
-    Stop { execution: ExecutionId, why: StopReason },
+    Stop {
+        execution: ExecutionId,
+        why: StopReason,
+    },
     /// An execution ended without ever having been started: spool this as its result, with the time of day.
     Conclude(Finished),
     /// Whatever runs must be gone by then.
@@ -52,7 +57,9 @@ pub enum Action {
     /// Nothing was heard for too long: drop the stream and open a new one.
     Reconnect,
     /// Everything is finished and delivered. `for_good`: the operator wants this worker gone.
-    Exit { for_good: bool },
+    Exit {
+        for_good: bool,
+    },
 }
 
 /// Bytes of records that may be under way at one time.

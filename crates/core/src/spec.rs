@@ -209,7 +209,10 @@ impl JobSpec {
             let field = format!("secrets.{name}");
             no_nul(&field, &secret.0)?;
             if secret.0.len() < SECRET_BYTES {
-                return Err(Invalid::new(field, format!("a secret needs at least {SECRET_BYTES} bytes to be masked safely")));
+                return Err(Invalid::new(
+                    field,
+                    format!("a secret needs at least {SECRET_BYTES} bytes to be masked safely"),
+                ));
             }
             if self.environment.contains_key(name) {
                 return Err(Invalid::new(field, "is in the environment too; name it once"));
@@ -378,7 +381,10 @@ mod tests {
             "work.script.content"
         );
         assert_eq!(rejected(|s| _ = s.environment.insert("A=B".into(), "x".into())), "environment.A=B");
-        assert_eq!(rejected(|s| _ = s.environment.insert("HODEI_JOB_ID".into(), "x".into())), "environment.HODEI_JOB_ID");
+        assert_eq!(
+            rejected(|s| _ = s.environment.insert("HODEI_JOB_ID".into(), "x".into())),
+            "environment.HODEI_JOB_ID"
+        );
         assert_eq!(rejected(|s| _ = s.secrets.insert("S".into(), Secret("short".into()))), "secrets.S");
         assert_eq!(rejected(|s| s.working_directory = Some("relative".into())), "working_directory");
         assert_eq!(rejected(|s| s.retry.max_attempts = 0), "retry.max_attempts");

@@ -14,19 +14,41 @@ mod tests;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
     /// Not before `until`.
-    Delayed { until: Time, reason: DelayReason },
+    Delayed {
+        until: Time,
+        reason: DelayReason,
+    },
     /// Ready, in the queue.
-    Pending { since: Time },
+    Pending {
+        since: Time,
+    },
     /// Bound to a worker and an execution, not started.
-    Scheduled { run: Run, since: Time, cancel: Option<Cancel> },
+    Scheduled {
+        run: Run,
+        since: Time,
+        cancel: Option<Cancel>,
+    },
     /// The worker started it.
-    Running { run: Run, since: Time, cancel: Option<Cancel> },
-    Succeeded { at: Time },
+    Running {
+        run: Run,
+        since: Time,
+        cancel: Option<Cancel>,
+    },
+    Succeeded {
+        at: Time,
+    },
     /// Attempts used up, or an error that is not retried.
-    Failed { at: Time },
+    Failed {
+        at: Time,
+    },
     /// Attempts used up and the last one ran out of time, or it waited in the queue too long.
-    TimedOut { at: Time },
-    Cancelled { at: Time, cancel: Cancel },
+    TimedOut {
+        at: Time,
+    },
+    Cancelled {
+        at: Time,
+        cancel: Cancel,
+    },
 }
 
 /// The execution that an active job is bound to.
@@ -242,10 +264,9 @@ impl State {
 
     pub fn finished_at(&self) -> Option<Time> {
         match self {
-            State::Succeeded { at }
-            | State::Failed { at }
-            | State::TimedOut { at }
-            | State::Cancelled { at, .. } => Some(*at),
+            State::Succeeded { at } | State::Failed { at } | State::TimedOut { at } | State::Cancelled { at, .. } => {
+                Some(*at)
+            }
             _ => None,
         }
     }

@@ -23,28 +23,77 @@ pub struct Connection(pub u64);
 
 #[derive(Clone, Debug)]
 pub enum Input {
-    Enqueue { caller: Caller, jobs: Vec<NewJob> },
-    Cancel { caller: Caller, job: JobId, reason: String },
-    Retry { caller: Caller, job: JobId },
-    CreateToken { caller: Caller, token: WorkerToken },
-    Register { caller: Caller, request: Registration },
-    Connect { worker: WorkerId, connection: Connection, hello: Hello },
-    Disconnect { worker: WorkerId, connection: Connection },
+    Enqueue {
+        caller: Caller,
+        jobs: Vec<NewJob>,
+    },
+    Cancel {
+        caller: Caller,
+        job: JobId,
+        reason: String,
+    },
+    Retry {
+        caller: Caller,
+        job: JobId,
+    },
+    CreateToken {
+        caller: Caller,
+        token: WorkerToken,
+    },
+    Register {
+        caller: Caller,
+        request: Registration,
+    },
+    Connect {
+        worker: WorkerId,
+        connection: Connection,
+        hello: Hello,
+    },
+    Disconnect {
+        worker: WorkerId,
+        connection: Connection,
+    },
     /// The lease counts from `at`, when the sign of life arrived, however long it then waited to be handled.
-    Heartbeat { worker: WorkerId, at: Elapsed },
+    Heartbeat {
+        worker: WorkerId,
+        at: Elapsed,
+    },
     /// Something a worker tells of an execution. Over the stream nobody waits for the answer.
-    Report { caller: Option<Caller>, worker: WorkerId, report: Report },
+    Report {
+        caller: Option<Caller>,
+        worker: WorkerId,
+        report: Report,
+    },
     /// An operator wants the worker gone once it has finished what it runs.
-    Drain { caller: Caller, worker: WorkerId },
+    Drain {
+        caller: Caller,
+        worker: WorkerId,
+    },
     /// The worker itself wants no more work on this connection.
-    Pause { caller: Caller, worker: WorkerId },
-    Unregister { caller: Caller, worker: WorkerId },
+    Pause {
+        caller: Caller,
+        worker: WorkerId,
+    },
+    Unregister {
+        caller: Caller,
+        worker: WorkerId,
+    },
     /// Answers [`Effect::ReadReady`].
-    Ready { class: ClassId, priority: Priority, limit: usize, jobs: Vec<Job> },
+    Ready {
+        class: ClassId,
+        priority: Priority,
+        limit: usize,
+        jobs: Vec<Job>,
+    },
     /// Answers [`Effect::ReadDue`].
-    Due { limit: usize, jobs: Vec<Job> },
+    Due {
+        limit: usize,
+        jobs: Vec<Job>,
+    },
     /// The server leaves in order and wants its workers to go on without it for this long.
-    Park { lease: Millis },
+    Park {
+        lease: Millis,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -83,19 +132,59 @@ impl Report {
 /// Released only when the rows that led to it are durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    Answer { caller: Caller, answer: Result<Answer, Refusal> },
-    Welcome { worker: WorkerId, connection: Connection, verdicts: Vec<Bound> },
-    Run { worker: WorkerId, connection: Connection, job: JobId, execution: ExecutionId, attempt: u32 },
-    Stop { worker: WorkerId, connection: Connection, execution: ExecutionId, why: StopReason },
+    Answer {
+        caller: Caller,
+        answer: Result<Answer, Refusal>,
+    },
+    Welcome {
+        worker: WorkerId,
+        connection: Connection,
+        verdicts: Vec<Bound>,
+    },
+    Run {
+        worker: WorkerId,
+        connection: Connection,
+        job: JobId,
+        execution: ExecutionId,
+        attempt: u32,
+    },
+    Stop {
+        worker: WorkerId,
+        connection: Connection,
+        execution: ExecutionId,
+        why: StopReason,
+    },
     /// The result of this execution is settled: the worker may forget it.
-    Acked { worker: WorkerId, connection: Connection, execution: ExecutionId },
-    Drain { worker: WorkerId, connection: Connection },
-    Close { worker: WorkerId, connection: Connection },
-    Park { worker: WorkerId, connection: Connection, lease: Millis },
+    Acked {
+        worker: WorkerId,
+        connection: Connection,
+        execution: ExecutionId,
+    },
+    Drain {
+        worker: WorkerId,
+        connection: Connection,
+    },
+    Close {
+        worker: WorkerId,
+        connection: Connection,
+    },
+    Park {
+        worker: WorkerId,
+        connection: Connection,
+        lease: Millis,
+    },
     /// Pending jobs of a line are wanted from the store.
-    ReadReady { class: ClassId, priority: Priority, after: Option<u64>, limit: usize },
+    ReadReady {
+        class: ClassId,
+        priority: Priority,
+        after: Option<u64>,
+        limit: usize,
+    },
     /// Delayed jobs, and pending ones with a deadline, are wanted from the store.
-    ReadDue { after: Option<(Time, JobId)>, limit: usize },
+    ReadDue {
+        after: Option<(Time, JobId)>,
+        limit: usize,
+    },
 }
 
 /// An execution that a worker named when it connected, and the job it is still bound to, if any.

@@ -25,7 +25,15 @@ pub(super) struct Timers {
 impl Timers {
     /// Nothing is known yet of what the store has.
     pub fn new(size: usize) -> Self {
-        Self { size, window: BTreeSet::new(), pinned: BTreeSet::new(), more: true, end: None, reading: false, missed: None }
+        Self {
+            size,
+            window: BTreeSet::new(),
+            pinned: BTreeSet::new(),
+            more: true,
+            end: None,
+            reading: false,
+            missed: None,
+        }
     }
 
     /// Returns the jobs that had to make room.

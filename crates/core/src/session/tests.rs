@@ -286,7 +286,8 @@ fn a_release_stops_what_runs_and_gives_it_back_uncounted() {
     session.release();
     let stops = [1, 2, 3].map(|n| Action::Stop { execution: id(n), why: StopReason::Cancelled });
     assert_eq!(session.take_actions(), stops);
-    let outcome = |session: &mut Session, n, outcome| session.ended(finished(n, outcome)).map(|finished| finished.outcome);
+    let outcome =
+        |session: &mut Session, n, outcome| session.ended(finished(n, outcome)).map(|finished| finished.outcome);
     assert_eq!(outcome(&mut session, 1, Outcome::Cancelled), Some(Outcome::Released));
     assert_eq!(outcome(&mut session, 2, Outcome::Failed(Failure::signal(15))), Some(Outcome::Released));
     assert_eq!(outcome(&mut session, 3, Outcome::Succeeded), Some(Outcome::Succeeded), "it was faster than the stop");

@@ -225,7 +225,8 @@ impl Rig {
     }
 
     fn stops(&mut self) -> Vec<(ExecutionId, StopReason)> {
-        let stop = |effect| if let Effect::Stop { execution, why, .. } = effect { Some((execution, why)) } else { None };
+        let stop =
+            |effect| if let Effect::Stop { execution, why, .. } = effect { Some((execution, why)) } else { None };
         self.news().into_iter().filter_map(stop).collect()
     }
 }

@@ -200,8 +200,7 @@ fn the_result_is_written_with_the_end() {
     let mut rig = Rig::new();
     let worker = rig.worker(1, slots(1));
     let job = rig.enqueue(spec());
-    let finished =
-        Finished { result: Some(b"42".to_vec()), ..ended(rig.execution(job), Outcome::Succeeded, Time(7)) };
+    let finished = Finished { result: Some(b"42".to_vec()), ..ended(rig.execution(job), Outcome::Succeeded, Time(7)) };
     rig.server.input(Input::Report { caller: None, worker, report: Report::Finished(finished) });
     let (batch, _) = rig.server.turn(false);
     assert_eq!(batch.jobs.len(), 1);

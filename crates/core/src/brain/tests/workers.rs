@@ -40,10 +40,7 @@ fn a_token_is_used_up_and_expires_also_over_a_restart() {
     rig.server.restart();
     rig.settle();
     let thief = Registration { key: Hash([7; 32]), ..registration(Hash([1; 32]), slots(1)) };
-    assert_eq!(
-        rig.ask(|caller| Input::Register { caller, request: thief }),
-        Err(Refusal::Token(TokenRefused::Used))
-    );
+    assert_eq!(rig.ask(|caller| Input::Register { caller, request: thief }), Err(Refusal::Token(TokenRefused::Used)));
     rig.pass(Millis::seconds(300));
     let late = registration(Hash([2; 32]), slots(1));
     let refused = rig.ask(|caller| Input::Register { caller, request: late.clone() });
@@ -137,10 +134,7 @@ fn the_current_execution_goes_on_when_its_worker_names_it() {
     rig.disconnect(worker);
     rig.news();
     rig.connect(worker, incarnation(1), &[execution, ExecutionId::NIL]);
-    let verdicts = vec![
-        Bound { execution: ExecutionId::NIL, job: None },
-        Bound { execution, job: Some(running) },
-    ];
+    let verdicts = vec![Bound { execution: ExecutionId::NIL, job: None }, Bound { execution, job: Some(running) }];
     let news = rig.news();
     assert_eq!(news[0], Effect::Welcome { worker, connection: Connection(2), verdicts });
     assert_eq!(rig.state(running), StateKind::Running);

@@ -19,11 +19,16 @@ pub(super) fn config() -> Config {
 /// One thing that happens. Numbers choose among what is there.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    Enqueue { kind: u8, count: u8 },
+    Enqueue {
+        kind: u8,
+        count: u8,
+    },
     Cancel(u8),
     Retry(u8),
     Pass(u16),
-    Turn { frozen: bool },
+    Turn {
+        frozen: bool,
+    },
     Commit,
     Read(u8),
     Page(u8),
@@ -32,10 +37,16 @@ pub(super) enum Step {
     Down(u8),
     Connect(u8),
     /// A stream breaks; what was under way to the server may be lost with it.
-    Cut { agent: u8, lose: bool },
+    Cut {
+        agent: u8,
+        lose: bool,
+    },
     Start(u8),
     Progress(u8),
-    Finish { agent: u8, how: u8 },
+    Finish {
+        agent: u8,
+        how: u8,
+    },
     /// A worker says again what was settled long ago.
     Stale(u8),
     /// An agent dies with its processes and a new one takes its place.
@@ -299,11 +310,8 @@ impl World {
     fn release(&mut self, effect: Effect) {
         let (worker, connection, message) = match effect {
             Effect::Welcome { worker, connection, verdicts } => {
-                let verdict = |bound: Bound| Verdict {
-                    execution: bound.execution,
-                    keep: bound.job.is_some(),
-                    log_entries: 0,
-                };
+                let verdict =
+                    |bound: Bound| Verdict { execution: bound.execution, keep: bound.job.is_some(), log_entries: 0 };
                 let held = verdicts.into_iter().map(verdict).collect();
                 let welcome = Welcome { lease: self.server.config.lease, heartbeat: HEARTBEAT, held };
                 (worker, connection, Some(ToWorker::Welcome(welcome)))

@@ -6,7 +6,11 @@ use proptest::{prelude::*, test_runner::RngSeed};
 #[derive(Clone, Debug)]
 enum Step {
     Give,
-    Print { run: u8, entries: u8, bytes: u32 },
+    Print {
+        run: u8,
+        entries: u8,
+        bytes: u32,
+    },
     Finish(u8),
     /// The next message gets through.
     Up,
@@ -67,14 +71,15 @@ struct Pair {
     down: VecDeque<ToWorker>,
     server: BTreeMap<ExecutionId, Known>,
     given: u128,
-    in_flight: usize,
+    /// The records that were sent on this connection and are not forgotten.
+    under_way: BTreeMap<RecordId, usize>,
 }
 
 impl Pair {
     fn new() -> Self {
         Self {
             session: Session::new(incarnation(), 2, Vec::new()),
-            lives: 1,
+            lives: 0,
             connected: false,
             spool: BTreeMap::new(),
             next_record: 0,
@@ -83,7 +88,7 @@ impl Pair {
             down: VecDeque::new(),
             server: BTreeMap::new(),
             given: 0,
-            in_flight: 0,
+            under_way: BTreeMap::new(),
         }
     }
 
@@ -146,8 +151,10 @@ impl Pair {
                 Action::Send(FromWorker::Hello(hello)) => self.up.push_back(Message::Hello(hello)),
                 Action::SendRecord(id) => {
                     let (record, content) = self.spool[&id];
-                    assert!(self.in_flight == 0 || self.in_flight + record.bytes <= SEND_WINDOW, "the window is passed");
-                    self.in_flight += record.bytes;
+                    let others: usize = self.under_way.values().sum();
+                    assert!(others == 0 || others + record.bytes <= SEND_WINDOW, "the window is passed");
+                    let before = self.under_way.insert(id, record.bytes);
+                    assert_eq!(before, None, "a record is sent once on a connection");
                     self.up.push_back(Message::Record(record.execution, content));
                 }
                 Action::Forget(id) => self.forget(id),
@@ -159,13 +166,11 @@ impl Pair {
                 _ => {}
             }
         }
-        // What is below the session's mark and not forgotten is what is under way.
-        let under_way = self.spool.range(..self.session.next_to_send).map(|(_, (record, _))| record.bytes);
-        self.in_flight = if self.connected { under_way.sum() } else { 0 };
     }
 
     /// Nothing is forgotten that the server does not have, unless it does not want it.
     fn forget(&mut self, id: RecordId) {
+        self.under_way.remove(&id);
         let (record, content) = self.spool.remove(&id).expect("it is forgotten once");
         let known = &self.server[&record.execution];
         let safe = match content {
@@ -184,13 +189,11 @@ impl Pair {
     }
 
     fn greet(&mut self, hello: &Hello) {
-        let reborn = hello.incarnation != self.incarnation_seen();
         let named: Vec<ExecutionId> = hello.held.iter().chain(&hello.ended).copied().collect();
-        for (execution, known) in &mut self.server {
+        for known in self.server.values_mut() {
             // What arrived and was not stored is not remembered: it comes again.
             known.entries = known.stored;
             known.ended = known.settled;
-            known.lost |= reborn && !named.contains(execution) && !known.settled;
         }
         let verdict = |execution: &ExecutionId| {
             let known = &self.server[execution];
@@ -201,11 +204,6 @@ impl Pair {
         let unheard = self.server.iter().filter(|(id, known)| !known.settled && !known.lost && !named.contains(id));
         let again: Vec<Assignment> = unheard.map(|(id, _)| assignment(id.0.as_u128())).collect();
         self.down.push_back(ToWorker::Run(again));
-    }
-
-    /// Every life greets with another incarnation.
-    fn incarnation_seen(&self) -> Incarnation {
-        Incarnation(Uuid::from_u128(6 + self.lives))
     }
 
     fn receive(&mut self, execution: ExecutionId, content: Content) {
@@ -253,6 +251,7 @@ impl Pair {
         self.connected = false;
         self.up.clear();
         self.down.clear();
+        self.under_way.clear();
         self.session.disconnected();
     }
 
@@ -275,7 +274,7 @@ impl Pair {
         for (execution, known) in &mut self.server {
             known.lost |= !known.settled && !ended(execution);
         }
-        self.session = Session::new(self.incarnation_seen(), 2, recovered.clone());
+        self.session = Session::new(Incarnation(Uuid::from_u128(7 + self.lives)), 2, recovered.clone());
     }
 
     fn calm_down(&mut self) {
