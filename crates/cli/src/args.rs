@@ -123,7 +123,7 @@ pub struct JobArgs {
     #[arg(long, value_name = "FILE|-", conflicts_with = "command")]
     pub script: Option<PathBuf>,
     /// What runs the script.
-    #[arg(long, value_name = "PROGRAM", requires = "script")]
+    #[arg(long, value_name = "PROGRAM", requires = "script", conflicts_with = "command")]
     pub interpreter: Option<String>,
     /// The program and its arguments. No shell interprets them.
     #[arg(last = true, value_name = "COMMAND", required_unless_present = "script")]

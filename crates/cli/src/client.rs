@@ -39,8 +39,8 @@ const MAX_MESSAGE: usize = 64 << 20;
 pub enum Target {
     Tcp(String),
     Socket(PathBuf),
-    /// The server of this data folder.
-    Folder(PathBuf),
+    /// The server of this data folder, started with this configuration file if need be.
+    Folder { path: PathBuf, config: Option<PathBuf> },
 }
 
 #[derive(Clone)]
@@ -53,7 +53,10 @@ impl Target {
     pub fn of(common: &Common, config: &Config) -> Result<Self> {
         let named = common.server.as_deref().unwrap_or(&config.connect);
         match named {
-            "" => Ok(Target::Folder(config.data_folder(common.data.as_deref())?)),
+            "" => Ok(Target::Folder {
+                path: config.data_folder(common.data.as_deref())?,
+                config: common.config.as_deref().map(std::path::absolute).transpose()?,
+            }),
             url => Self::parse(url),
         }
     }
@@ -80,7 +83,7 @@ impl Target {
             Target::Socket(path) => {
                 socket(path).await.with_context(|| format!("no server answers at {}", path.display()))
             }
-            Target::Folder(folder) => of_folder(folder).await,
+            Target::Folder { path, config } => of_folder(path, config.as_deref()).await,
         }
     }
 }
@@ -109,13 +112,13 @@ async fn socket(path: &Path) -> Result<Channel, tonic::transport::Error> {
 
 /// Connects to the server of a data folder. Several commands may start one at the same time: one of them gets the
 /// folder's lock and all find it through its socket.
-async fn of_folder(folder: &Path) -> Result<Channel> {
+async fn of_folder(folder: &Path, config: Option<&Path>) -> Result<Channel> {
     let path = folder.join(SOCKET);
     if let Ok(channel) = socket(&path).await {
         return Ok(channel);
     }
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make the data folder {}", folder.display()))?;
-    let mut server = start_background(folder)?;
+    let mut server = start_background(folder, config)?;
     let began = Instant::now();
     loop {
         if let Ok(channel) = socket(&path).await {
@@ -133,12 +136,15 @@ async fn of_folder(folder: &Path) -> Result<Channel> {
     }
 }
 
-fn start_background(folder: &Path) -> Result<std::process::Child> {
+fn start_background(folder: &Path, config: Option<&Path>) -> Result<std::process::Child> {
     let log = File::options().create(true).append(true).open(folder.join(SERVER_LOG));
     let log = log.with_context(|| format!("cannot write to the data folder {}", folder.display()))?;
     let program = env::current_exe().context("cannot find this program's own file")?;
     let mut command = std::process::Command::new(program);
     command.arg("up").arg("--background").arg("--data").arg(folder);
+    if let Some(config) = config {
+        command.arg("--config").arg(config);
+    }
     // Its own session, so that a Ctrl-C meant for this command does not reach it; and none of the folder's choices.
     command.env_remove("HODEI_SERVER").env_remove("HODEI_DATABASE_URL").current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(log));
@@ -176,7 +182,7 @@ impl Client {
 
     /// Whether jobs run on this machine, in folders that we see too.
     pub fn is_local(&self) -> bool {
-        matches!(self.target, Target::Folder(_))
+        matches!(self.target, Target::Folder { .. })
     }
 
     pub fn jobs(&self) -> Jobs<Channel> {

@@ -387,6 +387,8 @@ impl Loop {
 
     fn apply_or_defer(&mut self, input: Input) {
         match needs(&input) {
+            // In the order of their coming: a disconnect must not overtake its connect.
+            _ if !self.deferred.is_empty() => self.deferred.push(input),
             Needs::Nothing => self.apply(input, &[]),
             Needs::Job(job) if self.brain.knows(job) => self.apply(input, &[]),
             Needs::Job(_) | Needs::LogCounts => self.deferred.push(input),
@@ -439,11 +441,11 @@ impl Loop {
             Ok(facts) => {
                 self.brain.clock(clock::now());
                 for input in inputs {
-                    let named = match needs(&input) {
-                        Needs::Job(job) => facts.iter().filter(|fact| fact.id == job).cloned().collect(),
-                        _ => Vec::new(),
+                    let fact = match needs(&input) {
+                        Needs::Job(job) => facts.iter().find(|fact| fact.id == job),
+                        _ => None,
                     };
-                    self.apply(input, &named);
+                    self.apply(input, fact.map(std::slice::from_ref).unwrap_or_default());
                 }
             }
             Err(error) => self.fail_deferred(inputs, &error),
@@ -478,7 +480,7 @@ impl Loop {
                 }
                 // The worker tries again by itself.
                 Input::Connect { connection, .. } => _ = self.parcels.send(vec![(connection, Parcel::Close)]),
-                _ => {}
+                other => self.apply(other, &[]),
             }
         }
     }

@@ -36,15 +36,13 @@ struct Ring {
     chunks: VecDeque<LogChunk>,
     entries: u64,
     bytes: usize,
-    /// Something was dropped from the front, or the job printed before anybody kept a ring.
-    cut: bool,
 }
 
 impl Logs {
     /// These chunks are stored now.
     pub fn publish(&self, chunks: &[LogChunk]) {
         for chunk in chunks {
-            let live = self.live(chunk.job, false);
+            let live = self.live(chunk.job);
             lock(&live.ring).push(chunk.clone());
             live.changes.send_modify(|changes| *changes += 1);
         }
@@ -63,7 +61,7 @@ impl Logs {
 
     /// A reader that begins at the beginning. Whoever finds that the job has ended already closes it.
     pub fn read(&self, job: JobId) -> Reader {
-        let live = self.live(job, true);
+        let live = self.live(job);
         let changes = live.changes.subscribe();
         Reader { job, position: LogPosition::START, live: Arc::downgrade(&live), changes }
     }
@@ -73,11 +71,8 @@ impl Logs {
         lock(&self.live).remove(&job);
     }
 
-    fn live(&self, job: JobId, cut: bool) -> Arc<Live> {
-        let new = || {
-            let ring = Mutex::new(Ring { cut, ..Ring::default() });
-            Arc::new(Live { ring, changes: watch::Sender::new(0) })
-        };
+    fn live(&self, job: JobId) -> Arc<Live> {
+        let new = || Arc::new(Live { ring: Mutex::default(), changes: watch::Sender::new(0) });
         Arc::clone(lock(&self.live).entry(job).or_insert_with(new))
     }
 }
@@ -88,7 +83,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Ring {
     fn push(&mut self, chunk: LogChunk) {
-        self.cut |= self.chunks.is_empty() && chunk.first > 0;
         self.entries += u64::from(chunk.count);
         self.bytes += chunk.data.len();
         self.chunks.push_back(chunk);
@@ -97,19 +91,16 @@ impl Ring {
         {
             self.entries -= u64::from(first.count);
             self.bytes -= first.data.len();
-            self.cut = true;
             self.chunks.pop_front();
         }
     }
 
-    /// What follows `position`, if all of it is here.
+    /// What follows `position`, if the ring reaches back to it.
     fn after(&self, position: LogPosition) -> Option<Vec<LogChunk>> {
-        let at = |chunk: &LogChunk| LogPosition { execution: chunk.execution, entry: chunk.end() };
-        let covered = match self.chunks.front() {
-            None => !self.cut,
-            Some(first) => !self.cut || position >= LogPosition { execution: first.execution, entry: first.first },
-        };
-        covered.then(|| self.chunks.iter().filter(|chunk| at(chunk) > position).cloned().collect())
+        let at = |chunk: &LogChunk, entry| LogPosition { execution: chunk.execution, entry };
+        let first = self.chunks.front()?;
+        let covered = position >= at(first, first.first);
+        covered.then(|| self.chunks.iter().filter(|chunk| at(chunk, chunk.end()) > position).cloned().collect())
     }
 }
 

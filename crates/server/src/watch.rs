@@ -23,6 +23,17 @@ impl Watches {
         receiver
     }
 
+    /// Drops the watchers of a job that have gone away.
+    pub fn prune(&self, job: JobId) {
+        let mut watches = self.lock();
+        if let Some(watchers) = watches.get_mut(&job) {
+            watchers.retain(|watcher| !watcher.is_closed());
+            if watchers.is_empty() {
+                watches.remove(&job);
+            }
+        }
+    }
+
     pub fn publish(&self, writes: &[JobWrite]) {
         let mut watches = self.lock();
         if watches.is_empty() {

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 const DEFAULT_QUEUE: &str = "default";
 const DEFAULT_INTERPRETER: &str = "/bin/sh";
 const MASKED: &str = "***";
+const LONGEST_DEFAULT_NAME: usize = 64;
 
 pub fn job_id(text: &str) -> Result<JobId, Invalid> {
     text.parse().map_err(|_| Invalid::new("job_id", format!("'{text}' is not a job id (a UUID)")))
@@ -45,9 +46,14 @@ pub fn spec_from_wire(spec: v1::JobSpec) -> Result<JobSpec, Invalid> {
     })
 }
 
+/// A name that is always valid: whatever is wrong with the program must not be blamed on a name that nobody gave.
 fn default_name(work: &Work) -> String {
     match work {
-        Work::Shell { program, .. } => program.rsplit('/').next().unwrap_or(program).to_owned(),
+        Work::Shell { program, .. } => {
+            let last = program.rsplit('/').find(|part| !part.is_empty()).unwrap_or_default();
+            let name: String = last.chars().filter(|c| !c.is_control()).take(LONGEST_DEFAULT_NAME).collect();
+            if name.is_empty() { "command".to_owned() } else { name }
+        }
         Work::Script { .. } => "script".to_owned(),
     }
 }

@@ -34,6 +34,8 @@ use tower::service_fn;
 use tracing_subscriber::EnvFilter;
 
 const DATABASE: &str = "hodei.db";
+/// How long jobs may take to end when the process is stopped.
+const GIVING_BACK: Duration = Duration::from_secs(30);
 /// How often the background server looks whether it is still needed.
 const IDLE_CHECK: Duration = Duration::from_secs(1);
 
@@ -91,7 +93,10 @@ pub async fn up(common: &Common, config: &Config, args: UpArgs) -> Result<u8> {
     };
     tracing::info!("stopping; what runs is given back to the queue");
     wish.send_replace(Wish::GiveBack);
-    _ = tokio::time::timeout(Duration::from_secs(30), worker).await;
+    tokio::select! {
+        _ = tokio::time::timeout(GIVING_BACK, worker) => {}
+        () = asked_to_stop() => tracing::info!("not waiting any longer; the guardian ends what runs"),
+    }
     server.stop().await;
     Ok(exit::OK)
 }

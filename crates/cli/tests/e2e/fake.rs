@@ -11,7 +11,7 @@ pub const KEY: &[u8] = b"sixteen bytes or more of it";
 
 pub struct FakeWorker {
     pub id: String,
-    session: String,
+    pub session: String,
     outgoing: mpsc::UnboundedSender<v1::WorkerMessage>,
     incoming: Streaming<v1::ServerMessage>,
 }

@@ -5,5 +5,7 @@ mod client;
 mod cluster;
 mod crash;
 mod fake;
+mod input;
 mod process;
+mod run;
 mod workers;

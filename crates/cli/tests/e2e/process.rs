@@ -147,10 +147,6 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    pub fn new(child: Child, log: PathBuf) -> Self {
-        Self { child, log }
-    }
-
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
@@ -185,6 +181,14 @@ impl Daemon {
     pub async fn said(&self, start: &str) -> String {
         until(&format!("'{start}' is in {}", self.log.display()), || async {
             self.log().lines().find_map(|line| line.strip_prefix(start).map(str::to_owned))
+        })
+        .await
+    }
+
+    /// How the worker of this process isolates its jobs.
+    pub async fn said_isolation(&self) -> String {
+        until("the worker is up", || async {
+            self.log().lines().find_map(|line| Some(line.split_once("isolation=")?.1.to_owned()))
         })
         .await
     }

@@ -9,7 +9,7 @@ use crate::{
 use hodei_api::v1::{self, JobState, worker_event};
 use rustix::process::Signal;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tonic::{Code, Status};
+use tonic::{Code, Request, Status};
 use uuid::Uuid;
 
 /// What `SHORT_LEASE` asks for, in milliseconds, and the time that the issue of another start may take.
@@ -58,7 +58,7 @@ async fn a_frozen_agents_jobs_are_gone_before_another_starts_them_and_its_late_r
     let folder = folder.display();
     // Writes the time for as long as it lives. The second run looks whether the first still does.
     let long = format!(
-        "if [ $HODEI_ATTEMPT = 2 ]; then date +%s%N > {folder}/second; kill -0 $(cat {folder}/pid) 2>&1 && echo overlap; \
+        "if [ $HODEI_ATTEMPT = 2 ]; then date +%s%N > {folder}/second-start; kill -0 $(cat {folder}/pid) 2>&1 && echo overlap; \
          exit 0; fi; echo $$ > {folder}/pid; while :; do date +%s%N >> {folder}/beats; sleep 0.02; done"
     );
     // Ends well while its agent is frozen: the agent has a result to tell when it wakes up.
@@ -77,7 +77,7 @@ async fn a_frozen_agents_jobs_are_gone_before_another_starts_them_and_its_late_r
     let (long_job, short_job) = (cluster.ended(&long).await, cluster.ended(&short).await);
     let beats = cluster.home.read("beats");
     let last: u64 = beats.lines().last().and_then(|beat| beat.parse().ok()).expect("a time");
-    let again: u64 = cluster.home.read("second").trim().parse().expect("a time");
+    let again: u64 = cluster.home.read("second-start").trim().parse().expect("a time");
     assert!(last < again, "the first run beat at {last}, the second began at {again}");
     assert!(lines(&cluster.log(&long).await).iter().all(|line| line != "overlap"));
 
@@ -88,25 +88,15 @@ async fn a_frozen_agents_jobs_are_gone_before_another_starts_them_and_its_late_r
     let after = cluster.queue(shell("echo after")).await;
     assert_eq!(cluster.ended(&after).await.executions[0].worker_id, first.id);
 
-    for (before, id) in [(long_job, long), (short_job, short)] {
-        let job = cluster.job(&id).await;
+    for (before, id) in [(long_job, &long), (short_job, &short)] {
+        let job = cluster.job(id).await;
         assert_eq!(job.executions, before.executions, "the late result changed something");
         let [lost, accepted] = &job.executions[..] else { panic!("two runs: {job:?}") };
         assert_eq!((lost.worker_id.as_str(), lost.failure_kind.as_str()), (first.id.as_str(), "worker_lost"));
         assert_eq!((accepted.worker_id.as_str(), accepted.outcome.as_str()), (second.id.as_str(), "succeeded"));
     }
-    let log = cluster.log(&before_id(&cluster).await).await;
-    assert!(lines(&log).iter().all(|line| line != "late"), "a stale execution's lines are not kept: {log:?}");
-}
-
-/// The id of the job that waited for the file `go`: the one whose log has "attempt 2".
-async fn before_id(cluster: &Cluster) -> String {
-    for job in cluster.list().await {
-        if lines(&cluster.log(&job.id).await).iter().any(|line| line == "attempt 2") {
-            return job.id;
-        }
-    }
-    panic!("no job printed its attempt");
+    let log = lines(&cluster.log(&short).await);
+    assert!(log.iter().all(|line| line != "late"), "a stale execution's lines are not kept: {log:?}");
 }
 
 async fn drain(cluster: &Cluster, worker: &str) {
@@ -283,26 +273,26 @@ async fn a_session_that_is_not_the_workers_own_opens_nothing() {
     refused(cluster.agents().update_worker_status(worker.signed(drain())).await);
 }
 
-/// The four calls by which a worker reports on an execution.
-async fn reports(cluster: &Cluster, execution: &str, sign: impl Fn(&str) -> Option<String>) -> Vec<Result<(), Status>> {
-    let mut jobs = cluster.jobs();
-    let id = execution.to_owned();
-    let session = sign(execution);
-    fn with<T>(session: &Option<String>, message: T) -> tonic::Request<T> {
+/// The outcomes of the four calls by which a worker reports on an execution.
+async fn reports(cluster: &Cluster, execution: &str, session: Option<&str>) -> [Result<(), Status>; 4] {
+    fn with<T>(session: Option<&str>, message: T) -> Request<T> {
         match session {
             Some(session) => signed(session, message),
-            None => tonic::Request::new(message),
+            None => Request::new(message),
         }
     }
-    let start = with(&session, v1::StartJobRequest { execution_id: id.clone() });
-    let progress = v1::UpdateProgressRequest { execution_id: id.clone(), percent: 99.0, message: "stale".into() };
-    let fail = v1::FailJobRequest { execution_id: id.clone(), error: "stale".into(), exit_code: Some(9) };
-    let complete = v1::CompleteJobRequest { execution_id: id, result: b"\"stale\"".to_vec() };
-    vec![
-        jobs.start_job(start).await.map(drop),
-        jobs.update_progress(with(&session, progress)).await.map(drop),
-        jobs.fail_job(with(&session, fail)).await.map(drop),
-        jobs.complete_job(with(&session, complete)).await.map(drop),
+    let mut jobs = cluster.jobs();
+    let execution_id = execution.to_owned();
+    let start = v1::StartJobRequest { execution_id: execution_id.clone() };
+    let progress =
+        v1::UpdateProgressRequest { execution_id: execution_id.clone(), percent: 99.0, message: "stale".into() };
+    let fail = v1::FailJobRequest { execution_id: execution_id.clone(), error: "stale".into(), exit_code: Some(9) };
+    let complete = v1::CompleteJobRequest { execution_id, result: b"\"stale\"".to_vec() };
+    [
+        jobs.start_job(with(session, start)).await.map(drop),
+        jobs.update_progress(with(session, progress)).await.map(drop),
+        jobs.fail_job(with(session, fail)).await.map(drop),
+        jobs.complete_job(with(session, complete)).await.map(drop),
     ]
 }
 
@@ -351,12 +341,10 @@ async fn a_stale_or_foreign_execution_changes_nothing() {
     // Without a session, or with that of another worker, nobody may speak for it.
     let mut other = FakeWorker::join(&cluster).await;
     let before = cluster.job(&id).await;
-    for outcome in reports(&cluster, &stale, |_| None).await {
+    for outcome in reports(&cluster, &stale, None).await {
         refused(outcome);
     }
-    let others = other.signed(()).metadata().get("authorization").expect("a session").to_str().expect("text").to_owned();
-    let others = others.trim_start_matches("Bearer ").to_owned();
-    for outcome in reports(&cluster, &stale, |_| Some(others.clone())).await {
+    for outcome in reports(&cluster, &stale, Some(&other.session)).await {
         assert_eq!(outcome.expect_err("not its own").code(), Code::FailedPrecondition);
     }
     tell_all(&other, &assigned);
@@ -364,12 +352,10 @@ async fn a_stale_or_foreign_execution_changes_nothing() {
     assert_eq!(cluster.job(&id).await.executions, before.executions);
 
     // The slow worker is silent past its lease, the other gets the job, and the slow one's reports come late.
-    let taken = other_keeps_alive(&mut other).await;
+    let taken = wait_for_work(&mut other).await;
     let current = cluster.job(&id).await;
     assert_eq!((current.attempt, current.executions[0].failure_kind.as_str()), (2, "worker_lost"), "{current:?}");
-    let own = slow.signed(()).metadata().get("authorization").expect("a session").to_str().expect("text").to_owned();
-    let own = own.trim_start_matches("Bearer ").to_owned();
-    for outcome in reports(&cluster, &stale, |_| Some(own.clone())).await {
+    for outcome in reports(&cluster, &stale, Some(&slow.session)).await {
         assert_eq!(outcome.expect_err("stale").code(), Code::FailedPrecondition);
     }
     tell_all(&other, &assigned);
@@ -384,7 +370,7 @@ async fn a_stale_or_foreign_execution_changes_nothing() {
 }
 
 /// Renews its lease until it is given something.
-async fn other_keeps_alive(worker: &mut FakeWorker) -> v1::Assignment {
+async fn wait_for_work(worker: &mut FakeWorker) -> v1::Assignment {
     loop {
         worker.send(worker_event::Kind::Heartbeat(v1::Heartbeat { sent: 1 }));
         match tokio::time::timeout(Duration::from_millis(100), worker.assignment()).await {

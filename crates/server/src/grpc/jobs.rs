@@ -103,7 +103,14 @@ impl JobExecutionService for Service {
         let id = convert::job_id(&job_id).map_err(invalid)?;
         // The watch comes first: a change between the two is then seen twice rather than not at all.
         let changes = self.engine.shared().watches.watch(id);
-        let job = self.find(&job_id).await?;
+        let job = match self.find(&job_id).await {
+            Ok(job) => job,
+            Err(status) => {
+                drop(changes);
+                self.engine.shared().watches.prune(id);
+                return Err(status);
+            }
+        };
         let (sender, receiver) = mpsc::channel(16);
         tokio::spawn(watch(self.engine.clone(), self.closing.clone(), job, changes, sender));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
@@ -229,20 +236,24 @@ async fn watch(
     mut changes: mpsc::Receiver<Arc<Job>>,
     sender: mpsc::Sender<Result<v1::WatchJobResponse, Status>>,
 ) {
-    let mut next = Some(job);
+    let (id, mut next) = (job.id, Some(job));
     while let Some(job) = next {
         let finished = job.state.kind().is_finished();
         let job = whole(&engine, job).await.map(|job| v1::WatchJobResponse { job: Some(job) });
         if sender.send(job).await.is_err() || finished {
-            return;
+            break;
         }
         next = tokio::select! {
             change = changes.recv() => change.map(Arc::unwrap_or_clone),
             () = closed(&mut closing) => None,
-            () = sender.closed() => return,
+            () = sender.closed() => break,
         };
+        if next.is_none() {
+            _ = sender.send(Err(Status::unavailable("the watch was interrupted; watch again"))).await;
+        }
     }
-    _ = sender.send(Err(Status::unavailable("the watch was interrupted; watch again"))).await;
+    drop(changes);
+    engine.shared().watches.prune(id);
 }
 
 fn state_of(answer: &Answer) -> i32 {

@@ -74,7 +74,6 @@ pub enum ExecutorError {
 pub struct Executor {
     shared: Arc<Shared>,
     slots: Arc<Mutex<Slots>>,
-    lease: Arc<watch::Sender<Option<Elapsed>>>,
     isolation: Isolation,
 }
 
@@ -85,6 +84,7 @@ struct Shared {
     account: Account,
     events: mpsc::UnboundedSender<ExecutorEvent>,
     orders: mpsc::UnboundedSender<Order>,
+    lease: watch::Sender<Option<Elapsed>>,
     /// Counts the guardians that have become ready.
     generation: watch::Sender<u64>,
     shutdown: watch::Sender<bool>,
@@ -148,12 +148,13 @@ impl Executor {
             account: Account::of_this_process(),
             events,
             orders,
+            lease,
             generation,
             shutdown: watch::Sender::new(false),
             places: Mutex::new(places),
         });
         let slots = Arc::new(Mutex::new(Slots { tasks: Vec::new(), supervisor }));
-        Ok((Self { shared, slots, lease: Arc::new(lease), isolation }, received))
+        Ok((Self { shared, slots, isolation }, received))
     }
 
     /// How jobs are kept together on this host, and which limits it enforces.
@@ -185,7 +186,7 @@ impl Executor {
 
     /// Nothing runs past this moment on the boot-time clock unless a later one is set before.
     pub fn set_lease(&self, deadline: Elapsed) {
-        self.lease.send_replace(Some(deadline));
+        self.shared.lease.send_replace(Some(deadline));
     }
 
     /// Kills what runs, waits for its end, and removes the scratch folder and the groups.

@@ -6,6 +6,7 @@ use hodei_core::{
     protocol::Assignment,
     spec::{JobSpec, Work},
     state::{Failure, FailureKind},
+    time::Elapsed,
 };
 use rustix::{fs::Access, io::Errno};
 use std::path::Path;
@@ -34,7 +35,12 @@ impl Account {
 }
 
 /// Everything that the guardian needs, or why the job cannot be started.
-pub(super) fn prepare(assignment: &Assignment, folder: &Folder, account: &Account) -> Result<Start, Failure> {
+pub(super) fn prepare(
+    assignment: &Assignment,
+    folder: &Folder,
+    account: &Account,
+    lease: Option<Elapsed>,
+) -> Result<Start, Failure> {
     let spec = &assignment.spec;
     let directory = directory(spec, folder)?;
     let args = arguments(spec, folder)?;
@@ -43,8 +49,8 @@ pub(super) fn prepare(assignment: &Assignment, folder: &Folder, account: &Accoun
     let name = args.first().map_or(SHELL, String::as_str);
     let program = find(name, path, &directory)?;
     let limits = Limits { cpu_millis: spec.requirements.cpu_millis, memory_bytes: spec.requirements.memory_bytes };
-    let execution = assignment.execution;
-    Ok(Start { execution, program, args, environment, directory, limits, stdin: !spec.stdin.is_empty() })
+    let (execution, deadline_ms) = (assignment.execution, lease.map(|lease| lease.0));
+    Ok(Start { execution, program, args, environment, directory, limits, stdin: !spec.stdin.is_empty(), deadline_ms })
 }
 
 fn directory(spec: &JobSpec, folder: &Folder) -> Result<String, Failure> {

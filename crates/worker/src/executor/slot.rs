@@ -126,7 +126,8 @@ impl SlotTask {
         let masks = Masks::new(spec.secrets.values())
             .map_err(|error| program::not_started(format!("the secrets cannot be masked: {error}")))?;
         let shared = self.shared.clone();
-        let start = program::prepare(assignment, self.folder()?, &shared.account)?;
+        let lease = *shared.lease.borrow();
+        let start = program::prepare(assignment, self.folder()?, &shared.account, lease)?;
         let no_pipes = |error: io::Error| program::not_started(format!("no pipes for the job's output: {error}"));
         let (stdout, stdout_end) = output_pipe().map_err(no_pipes)?;
         let (stderr, stderr_end) = output_pipe().map_err(no_pipes)?;

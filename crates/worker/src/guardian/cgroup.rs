@@ -203,7 +203,12 @@ impl SlotGroup {
 
     fn limit_memory(&self, bytes: u64) -> io::Result<()> {
         match &self.kind {
-            Kind::V1 { memory: Some(dir), .. } => limit_memory_v1(dir, bytes),
+            // Files in memory that an earlier job left count against the next one's limit. A new group has none.
+            Kind::V1 { memory: Some(dir), .. } => limit_memory_v1(dir, bytes).or_else(|_| {
+                fs::remove_dir(dir)?;
+                create(dir)?;
+                limit_memory_v1(dir, bytes)
+            }),
             Kind::V2 { dir, limits } if limits.contains(&Limit::Memory) => {
                 let text = if bytes == 0 { "max".to_owned() } else { bytes.to_string() };
                 write(&dir.join("memory.max"), &text)?;

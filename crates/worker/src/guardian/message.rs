@@ -69,6 +69,8 @@ pub(crate) struct Start {
     pub directory: String,
     pub limits: Limits,
     pub stdin: bool,
+    /// The lease under which the agent starts it. It may overtake the message that prolongs the lease.
+    pub deadline_ms: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,6 +21,7 @@ pub(crate) use socket::Socket;
 use crate::executor::boottime;
 use cgroup::Groups;
 use message::{Control, INLINE, Init, Ready};
+use proc::Marks;
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags},
     fd::{AsFd, OwnedFd},
@@ -32,6 +33,7 @@ use slot::Slot;
 use std::{
     fs::File,
     io,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -65,16 +67,17 @@ pub fn run(control: OwnedFd) -> io::Result<()> {
     let groups = Groups::detect(init.worker, init.pids_limit, init.mechanism);
     clear_former_life(&groups, &init);
     message::send(&control, &Ready(groups.isolation()), &[])?;
-    let mut guardian = Guardian::new(control, groups)?;
+    let mut guardian = Guardian::new(control, groups, init.scratch)?;
     let served = guardian.serve();
     guardian.end();
     served
 }
 
 fn clear_former_life(groups: &Groups, init: &Init) {
-    let marker = format!("HODEI_PROGRESS={}/", init.scratch.display());
+    let variable = format!("HODEI_PROGRESS={}/", init.scratch.display());
+    let marks = Marks { group: None, variable, folder: init.scratch.clone() };
     let tracked = groups.isolation().mechanism != Mechanism::None;
-    slot::kill_all(|| if tracked { groups.members() } else { proc::family(None, &marker) });
+    slot::kill_all(|| if tracked { groups.members() } else { proc::family_at_second_look(&marks) });
     groups.remove_slots();
 }
 
@@ -91,6 +94,15 @@ impl Shared {
         deadline != NO_DEADLINE && deadline <= boottime().0
     }
 
+    /// Replaces a lease that is over. Once the agent is gone nothing does.
+    fn prolong(&self, deadline_ms: u64) {
+        let over = |deadline: u64| deadline != LONG_AGO && deadline <= boottime().0;
+        let later = |deadline| (over(deadline) && deadline < deadline_ms).then_some(deadline_ms);
+        if self.deadline.fetch_update(Ordering::SeqCst, Ordering::SeqCst, later).is_ok() {
+            self.wake();
+        }
+    }
+
     /// Gets the main thread to look around.
     fn wake(&self) {
         _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
@@ -101,6 +113,7 @@ struct Guardian {
     control: OwnedFd,
     timer: OwnedFd,
     groups: Groups,
+    scratch: PathBuf,
     shared: Arc<Shared>,
     slots: Vec<Attached>,
 }
@@ -113,12 +126,12 @@ struct Attached {
 }
 
 impl Guardian {
-    fn new(control: OwnedFd, groups: Groups) -> io::Result<Self> {
+    fn new(control: OwnedFd, groups: Groups, scratch: PathBuf) -> io::Result<Self> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, flags)?;
         let shared = Arc::new(Shared { deadline: AtomicU64::new(NO_DEADLINE), wake });
-        Ok(Self { control, timer, groups, shared, slots: Vec::new() })
+        Ok(Self { control, timer, groups, scratch, shared, slots: Vec::new() })
     }
 
     /// Returns when the agent is gone.
@@ -172,7 +185,7 @@ impl Guardian {
     }
 
     fn attach(&mut self, index: u32, socket: OwnedFd) -> io::Result<()> {
-        let slot = Arc::new(Slot::new(self.groups.slot(index)?));
+        let slot = Arc::new(Slot::new(self.groups.slot(index)?, self.scratch.join(format!("slot-{index}"))));
         let socket = Arc::new(socket);
         let thread = slot::start(slot.clone(), socket.clone(), self.shared.clone())?;
         self.slots.push(Attached { index, slot, socket, thread });

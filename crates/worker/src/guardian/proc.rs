@@ -1,7 +1,21 @@
 //! Looking for processes in `/proc`: the way on a host without cgroups.
 
 use rustix::process::Pid;
-use std::{collections::HashSet, fs};
+use std::{
+    collections::HashSet,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// How to know a process of ours: by its process group, by a variable in its environment, or by its working directory.
+/// The last is for those that are just becoming another program and show no environment.
+#[derive(Debug)]
+pub(super) struct Marks {
+    pub group: Option<Pid>,
+    pub variable: String,
+    pub folder: PathBuf,
+}
 
 /// A living process as its `stat` file shows it.
 #[derive(Debug)]
@@ -11,14 +25,17 @@ struct Process {
     group: i32,
 }
 
-/// All living processes that are in the process group `group`, or whose environment holds `marker`, and all that
-/// descend from one of these.
-pub(super) fn family(group: Option<Pid>, marker: &str) -> Vec<Pid> {
-    let group = group.map(|pid| pid.as_raw_nonzero().get());
+/// All living processes that have one of the marks, and all that descend from one of these.
+pub(super) fn family(marks: &Marks) -> Vec<Pid> {
+    let group = marks.group.map(|pid| pid.as_raw_nonzero().get());
     let all = processes();
     let mut found: HashSet<i32> = all
         .iter()
-        .filter(|process| Some(process.group) == group || environment_holds(process.pid, marker))
+        .filter(|process| {
+            Some(process.group) == group
+                || environment_holds(process.pid, &marks.variable)
+                || works_in(process.pid, &marks.folder)
+        })
         .map(|process| process.pid)
         .collect();
     loop {
@@ -30,6 +47,16 @@ pub(super) fn family(group: Option<Pid>, marker: &str) -> Vec<Pid> {
     }
     found.remove(&rustix::process::getpid().as_raw_nonzero().get());
     found.into_iter().filter_map(Pid::from_raw).collect()
+}
+
+/// The same, looking again before it says that there is none.
+pub(super) fn family_at_second_look(marks: &Marks) -> Vec<Pid> {
+    let found = family(marks);
+    if !found.is_empty() {
+        return found;
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    family(marks)
 }
 
 fn processes() -> Vec<Process> {
@@ -54,6 +81,10 @@ fn parse_stat(pid: i32, stat: &str) -> Option<Process> {
 fn environment_holds(pid: i32, marker: &str) -> bool {
     fs::read(format!("/proc/{pid}/environ"))
         .is_ok_and(|environment| environment.split(|byte| *byte == 0).any(|pair| pair.starts_with(marker.as_bytes())))
+}
+
+fn works_in(pid: i32, folder: &Path) -> bool {
+    fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|directory| directory.starts_with(folder))
 }
 
 #[cfg(test)]

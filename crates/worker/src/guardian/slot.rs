@@ -4,7 +4,8 @@ use super::{
     Shared,
     cgroup::SlotGroup,
     message::{self, Ended, INLINE, Report, Start, StartError, Stopped},
-    posix, proc,
+    posix,
+    proc::{self, Marks},
 };
 use crate::executor::{boottime, wall};
 use hodei_core::{id::ExecutionId, time::Time};
@@ -18,6 +19,7 @@ use std::{
     fs::File,
     io,
     os::unix::process::{CommandExt, ExitStatusExt},
+    path::PathBuf,
     process::{Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -32,6 +34,8 @@ const SHELL_KILLED: i32 = 128 + 9;
 #[derive(Debug)]
 pub(super) struct Slot {
     group: SlotGroup,
+    /// Where its jobs work unless they ask for another place.
+    folder: PathBuf,
     current: Mutex<Option<Current>>,
 }
 
@@ -54,8 +58,8 @@ struct Stop {
 }
 
 impl Slot {
-    pub(super) fn new(group: SlotGroup) -> Self {
-        Self { group, current: Mutex::new(None) }
+    pub(super) fn new(group: SlotGroup, folder: PathBuf) -> Self {
+        Self { group, folder, current: Mutex::new(None) }
     }
 
     fn current(&self) -> MutexGuard<'_, Option<Current>> {
@@ -115,7 +119,8 @@ impl Slot {
         if self.group.tracks() {
             return self.group.members();
         }
-        proc::family(Some(main), &format!("HODEI_EXECUTION_ID={execution}"))
+        let variable = format!("HODEI_EXECUTION_ID={execution}");
+        proc::family(&Marks { group: Some(main), variable, folder: self.folder.clone() })
     }
 
     /// Whether what outlives the main process must go at once.
@@ -166,6 +171,9 @@ pub(super) fn serve(slot: &Slot, socket: &OwnedFd, shared: &Shared) {
 }
 
 fn run(slot: &Slot, socket: &OwnedFd, shared: &Shared, start: Start, fds: Vec<OwnedFd>) -> Report {
+    if let Some(deadline_ms) = start.deadline_ms {
+        shared.prolong(deadline_ms);
+    }
     if shared.lease_is_over() {
         return Report::NotStarted(StartError::Lease);
     }

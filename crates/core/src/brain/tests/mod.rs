@@ -90,11 +90,11 @@ impl Rig {
     fn ask(&mut self, input: impl FnOnce(Caller) -> Input) -> Result<Answer, Refusal> {
         let caller = self.caller();
         self.tell(input(caller));
-        let answers = self.seen.iter().filter_map(|effect| match effect {
+        let mut answers = self.seen.iter().filter_map(|effect| match effect {
             Effect::Answer { caller: to, answer } if *to == caller => Some(answer.clone()),
             _ => None,
         });
-        answers.last().expect("every call is answered")
+        answers.next_back().expect("every call is answered")
     }
 
     /// Lets time pass a second at a time, as a server that is awake sees it.

@@ -126,7 +126,7 @@ fn kind(kind: u8, now: Time) -> JobSpec {
                 spec.timeouts.queue = Some(Millis(3000));
             }
         }
-        if kind % 5 == 0 {
+        if kind.is_multiple_of(5) {
             (spec.retry.max_attempts, spec.retry.delay) = (6, Millis::ZERO);
         }
     })
