@@ -25,9 +25,21 @@ struct Args {
     /// Only this store: sqlite or postgres.
     #[arg(long)]
     store: Option<StoreKind>,
+    /// Only this measurement.
+    #[arg(long, value_enum)]
+    only: Option<Workload>,
     /// Print the time at which this process began, as a job that tells when it was started.
     #[arg(long, hide = true)]
     stamp: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Workload {
+    Process,
+    Callers,
+    Latency,
+    Memory,
+    Backlog,
 }
 
 fn main() -> Result<()> {
@@ -47,11 +59,20 @@ async fn measure(args: Args) -> Result<()> {
     let stores = [StoreKind::Sqlite, StoreKind::Postgres];
     for kind in stores.into_iter().filter(|kind| args.store.is_none_or(|only| only == *kind)) {
         report.heading(&format!("{} (synced at every commit)", kind.name()));
-        workloads::process_jobs(&args.hodei, kind, &limits, &mut report).await?;
-        workloads::single_callers(&args.hodei, kind, &mut report).await?;
-        workloads::idle_latency(&args.hodei, kind, &limits, &mut report).await?;
-        workloads::memory(&args.hodei, kind, &mut report).await?;
-        if let Some(jobs) = args.backlog {
+        let wanted = |workload| args.only.is_none_or(|only| only == workload);
+        if wanted(Workload::Process) {
+            workloads::process_jobs(&args.hodei, kind, &limits, &mut report).await?;
+        }
+        if wanted(Workload::Callers) {
+            workloads::single_callers(&args.hodei, kind, &mut report).await?;
+        }
+        if wanted(Workload::Latency) {
+            workloads::idle_latency(&args.hodei, kind, &limits, &mut report).await?;
+        }
+        if wanted(Workload::Memory) {
+            workloads::memory(&args.hodei, kind, &mut report).await?;
+        }
+        if let Some(jobs) = args.backlog.filter(|_| wanted(Workload::Backlog)) {
             workloads::backlog(&args.hodei, kind, jobs, &mut report).await?;
         }
     }

@@ -32,6 +32,7 @@ const SERVER_LOG: &str = "server.log";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a background server may take until it answers.
 const START_PATIENCE: Duration = Duration::from_secs(30);
+const START_AGAIN: Duration = Duration::from_millis(50);
 const MAX_MESSAGE: usize = 64 << 20;
 
 /// Where a server is.
@@ -124,10 +125,16 @@ async fn of_folder(folder: &Path, config: Option<&Path>) -> Result<Channel> {
         if let Ok(channel) = socket(&path).await {
             return Ok(channel);
         }
-        if let Some(status) = server.try_wait()?
-            && !status.success()
-        {
-            bail!("the background server did not start:\n{}", last_lines(&folder.join(SERVER_LOG)));
+        match server.try_wait()? {
+            Some(status) if !status.success() => {
+                bail!("the background server did not start:\n{}", last_lines(&folder.join(SERVER_LOG)));
+            }
+            // Another has the folder. It answers soon, or it is about to leave and the next one gets the folder.
+            Some(_) => {
+                tokio::time::sleep(START_AGAIN).await;
+                server = start_background(folder, config)?;
+            }
+            None => {}
         }
         if began.elapsed() > START_PATIENCE {
             bail!("the background server does not answer; see {}", folder.join(SERVER_LOG).display());

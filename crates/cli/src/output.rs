@@ -42,15 +42,23 @@ pub fn complain(error: &anyhow::Error) {
     note(&text);
 }
 
-/// A log entry as the job printed it, each stream to its own.
-pub fn print_entry(entry: &v1::LogEntry) {
-    let mut line = entry.text.to_vec();
-    if !entry.unfinished {
-        line.push(b'\n');
+/// Log entries as the job printed them, each stream to its own. What goes to one stream is written at once: a job may
+/// print millions of lines.
+pub fn print_entries(entries: &[v1::LogEntry], json: bool) {
+    if json {
+        print(&entries.iter().map(|entry| format!("{}\n", entry_json(entry))).collect::<String>());
+        return;
     }
-    match entry.stderr {
-        true => write_all(io::stderr().lock(), &line),
-        false => write_all(io::stdout().lock(), &line),
+    for run in entries.chunk_by(|one, next| one.stderr == next.stderr) {
+        let mut bytes = Vec::new();
+        for entry in run {
+            bytes.extend_from_slice(&entry.text);
+            bytes.extend((!entry.unfinished).then_some(b'\n'));
+        }
+        match run[0].stderr {
+            true => write_all(io::stderr().lock(), &bytes),
+            false => write_all(io::stdout().lock(), &bytes),
+        }
     }
 }
 
@@ -166,7 +174,7 @@ fn execution_json(execution: &v1::Execution) -> Value {
     })
 }
 
-pub fn entry_json(entry: &v1::LogEntry) -> Value {
+fn entry_json(entry: &v1::LogEntry) -> Value {
     json!({
         "execution_id": entry.execution_id,
         "attempt": entry.attempt,

@@ -75,7 +75,11 @@ pub struct Session {
     heartbeat: Millis,
     next_heartbeat: Elapsed,
     last_heard: Elapsed,
+    /// The time when something was last heard or done, and when whatever runs must be gone.
+    now: Elapsed,
     lease: Elapsed,
+    /// The lease ran out on this connection: what was given under it may be with others by now, whatever lease follows.
+    lapsed: bool,
     runs: BTreeMap<ExecutionId, Run>,
     /// Given to us while what the server no longer counts is still being stopped.
     waiting: VecDeque<Assignment>,
@@ -125,7 +129,9 @@ impl Session {
             heartbeat: FIRST_HEARTBEAT,
             next_heartbeat: Elapsed(0),
             last_heard: Elapsed(0),
+            now: Elapsed(0),
             lease: Elapsed(0),
+            lapsed: false,
             runs: BTreeMap::new(),
             waiting: VecDeque::new(),
             ended,
@@ -157,7 +163,7 @@ impl Session {
 
     pub fn connected(&mut self, now: Elapsed) {
         self.disconnected();
-        (self.link, self.last_heard) = (Link::Greeting(now), now);
+        (self.link, self.last_heard, self.now) = (Link::Greeting(now), now, now);
         self.next_heartbeat = now + self.heartbeat;
         let held = self.runs.keys().copied().chain(self.waiting.iter().map(|waiting| waiting.execution)).collect();
         let ended = self.ended.iter().copied().collect();
@@ -171,6 +177,7 @@ impl Session {
 
     pub fn received(&mut self, message: ToWorker, now: Elapsed) {
         self.last_heard = now;
+        self.watch_lease(now);
         match message {
             ToWorker::Welcome(welcome) => self.welcomed(welcome),
             ToWorker::Run(assignments) => assignments.into_iter().for_each(|assignment| self.assigned(assignment)),
@@ -189,7 +196,9 @@ impl Session {
         self.link = Link::Up;
         self.heartbeat = welcome.heartbeat;
         self.next_heartbeat = asked + self.heartbeat;
+        self.lapsed = false;
         self.set_lease(lease_end(asked, welcome.lease));
+        self.watch_lease(self.now);
         for verdict in welcome.held {
             if verdict.keep {
                 self.forget_logs(LogAck { execution: verdict.execution, entries: verdict.log_entries });
@@ -222,6 +231,16 @@ impl Session {
         self.set_lease(self.lease.max(lease_end(from, lease)));
     }
 
+    /// A lease that ran out can be renewed too late for what was given under it. Only a new greeting tells what still is
+    /// this worker's.
+    fn watch_lease(&mut self, now: Elapsed) {
+        self.now = now;
+        if self.is_up() && !self.lapsed && now >= self.lease {
+            self.lapsed = true;
+            self.actions.push(Action::Reconnect);
+        }
+    }
+
     fn set_lease(&mut self, until: Elapsed) {
         self.lease = until;
         self.actions.push(Action::SetLease(until));
@@ -238,6 +257,7 @@ impl Session {
     }
 
     pub fn tick(&mut self, now: Elapsed) {
+        self.watch_lease(now);
         if now < self.next_heartbeat {
             return;
         }
@@ -394,7 +414,9 @@ impl Session {
                 self.conclude(waiting.execution, Outcome::Released);
             }
         }
-        while self.runs.len() < self.slots
+        while !self.lapsed
+            && self.now < self.lease
+            && self.runs.len() < self.slots
             && let Some(assignment) = self.waiting.pop_front()
         {
             self.runs.insert(assignment.execution, Run::default());

@@ -174,13 +174,17 @@ impl Engine {
 
     /// Why no command can be taken now, if so.
     pub fn check_open(&self) -> Result<(), CallError> {
-        if self.shared.closing.load(Ordering::Relaxed) {
+        if self.is_closing() {
             return Err(going_away());
         }
         if self.shared.stalled.load(Ordering::Relaxed) {
             return Err(CallError::Unavailable("the database is not answering; try again".into()));
         }
         Ok(())
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.shared.closing.load(Ordering::Relaxed)
     }
 
     /// An event of a worker. Nobody waits for it; how much a worker may send is bounded by its window.
@@ -401,7 +405,9 @@ impl Loop {
                 let mut payloads = lock(&self.payloads);
                 jobs.iter().for_each(|job| payloads.put(job.id, Arc::clone(&job.spec)));
             }
-            Input::Report { report: Report::Finished(finished), .. } => {
+            Input::Report { worker, report: Report::Finished(finished), .. }
+                if self.brain.bound(*worker, finished.execution).is_some() =>
+            {
                 self.log_next.remove(&finished.execution);
             }
             _ => {}

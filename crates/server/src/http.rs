@@ -2,8 +2,12 @@
 
 use crate::engine::Engine;
 use axum::{Json, Router, extract::State, http::StatusCode, routing::get};
+use hodei_store::Filter;
 use serde_json::{Value, json};
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
+
+/// A probe that waits longer learns no more.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 pub fn routes(engine: Engine) -> Router {
     Router::new()
@@ -24,15 +28,19 @@ async fn health(State(engine): State<Engine>) -> (StatusCode, Json<Value>) {
 
 /// Ready when commands are taken: the loop turns and the database answers.
 async fn ready(State(engine): State<Engine>) -> (StatusCode, Json<Value>) {
-    let open = match engine.check_open() {
-        Ok(()) => engine.ask(|_| ()).await,
-        closed => closed,
-    };
-    match open {
+    let open = tokio::time::timeout(PATIENCE, open(&engine)).await;
+    match open.unwrap_or_else(|_| Err("the database is not answering".to_owned())) {
         Ok(()) => (StatusCode::OK, Json(json!({ "status": "ready" }))),
-        Err(error) => {
-            let body = json!({ "status": "unavailable", "reason": error.to_string() });
-            (StatusCode::SERVICE_UNAVAILABLE, Json(body))
+        Err(reason) => {
+            (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "unavailable", "reason": reason })))
         }
     }
+}
+
+/// An idle loop knows nothing of its database, so the database is asked, too.
+async fn open(engine: &Engine) -> Result<(), String> {
+    engine.check_open().map_err(|error| error.to_string())?;
+    engine.ask(|_| ()).await.map_err(|error| error.to_string())?;
+    let newest = engine.shared().store.list(Filter::default(), None, 1).await;
+    newest.map(drop).map_err(|error| error.to_string())
 }

@@ -45,16 +45,7 @@ macro_rules! for_each_check {
     };
 }
 
-#[cfg(test)]
 pub(crate) use for_each_check;
-
-/// Runs all checks, each on a store that `make` makes for it.
-pub async fn exercise(make: impl AsyncFn() -> Arc<dyn Store>) {
-    macro_rules! run {
-        ($($check:ident)*) => {$( $check(make().await).await; )*};
-    }
-    for_each_check!(run);
-}
 
 pub async fn every_kind_of_row_comes_back(store: Arc<dyn Store>) {
     let mut leader = Leader::of(&store).await;

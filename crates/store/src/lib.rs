@@ -6,8 +6,8 @@ mod postgres;
 mod record;
 mod sqlite;
 
-#[cfg(any(test, feature = "conformance"))]
-pub mod conformance;
+#[cfg(test)]
+mod conformance;
 
 pub use postgres::Postgres;
 pub use sqlite::Sqlite;

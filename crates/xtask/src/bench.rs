@@ -17,6 +17,9 @@ pub struct Args {
     /// Only this store: sqlite or postgres
     #[arg(long)]
     store: Option<String>,
+    /// Only this measurement: process, callers, latency, memory or backlog
+    #[arg(long)]
+    only: Option<String>,
 }
 
 pub fn run(root: &Path, args: &Args) -> Result<()> {
@@ -30,6 +33,9 @@ pub fn run(root: &Path, args: &Args) -> Result<()> {
     }
     if let Some(store) = &args.store {
         bench.args(["--store", store]);
+    }
+    if let Some(only) = &args.only {
+        bench.args(["--only", only]);
     }
     complete(&mut bench)
 }

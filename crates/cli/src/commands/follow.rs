@@ -30,18 +30,17 @@ impl Seen {
     }
 }
 
-/// Prints every entry of a job until it has ended.
-pub async fn logs(client: &mut Client, id: &str, tail: Option<u64>, mut show: impl FnMut(&v1::LogEntry)) -> Result<()> {
+/// Shows every entry of a job once until it has ended.
+pub async fn logs(client: &mut Client, id: &str, tail: Option<u64>, show: impl Fn(&[v1::LogEntry])) -> Result<()> {
     let mut seen = Seen::default();
     let mut first = true;
     let mut trouble = Trouble::default();
     loop {
         let request = v1::SubscribeLogsRequest { job_id: id.to_owned(), tail: tail.filter(|_| first) };
-        let outcome = read(client, request, |entry| {
-            if seen.is_new(entry) {
-                first = false;
-                show(entry);
-            }
+        let outcome = read(client, request, |mut entries| {
+            entries.retain(|entry| seen.is_new(entry));
+            first &= entries.is_empty();
+            show(&entries);
         });
         match outcome.await {
             Ok(()) => return Ok(()),
@@ -53,11 +52,11 @@ pub async fn logs(client: &mut Client, id: &str, tail: Option<u64>, mut show: im
 async fn read(
     client: &Client,
     request: v1::SubscribeLogsRequest,
-    mut each: impl FnMut(&v1::LogEntry),
+    mut each: impl FnMut(Vec<v1::LogEntry>),
 ) -> Result<(), Status> {
     let mut stream = client.logs().subscribe_logs(request).await?.into_inner();
     while let Some(batch) = stream.message().await? {
-        batch.entries.iter().for_each(&mut each);
+        each(batch.entries);
     }
     Ok(())
 }

@@ -10,17 +10,22 @@ use anyhow::{Result, bail};
 use hodei_api::v1;
 use hodei_core::time::Millis;
 use serde_json::{Value, json};
+use std::time::Duration;
 use tonic::{Code, Status};
 
 /// Tries at a job that the server refused because it was leaving: nothing of it was stored.
 const TRIES: usize = 5;
+const PAUSE: Duration = Duration::from_millis(200);
 
 pub async fn queue(client: &mut Client, spec: v1::JobSpec) -> Result<String> {
     for _ in 1..TRIES {
         let request = v1::QueueJobRequest { job: Some(spec.clone()) };
         match client.jobs().queue_job(request).await {
             Ok(answer) => return Ok(answer.into_inner().job_id),
-            Err(status) if is_leaving(&status) => client.reconnect().await?,
+            Err(status) if is_leaving(&status) => {
+                tokio::time::sleep(PAUSE).await;
+                client.reconnect().await?;
+            }
             Err(status) => return Err(explain(&status)),
         }
     }

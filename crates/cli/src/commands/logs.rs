@@ -10,12 +10,8 @@ use anyhow::Result;
 use hodei_api::v1;
 
 pub async fn logs(mut client: Client, args: LogsArgs, json: bool) -> Result<u8> {
-    let show = |entry: &v1::LogEntry| match json {
-        true => output::print_json(&output::entry_json(entry)),
-        false => output::print_entry(entry),
-    };
     if args.follow {
-        follow::logs(&mut client, &args.id, args.tail, show).await?;
+        follow::logs(&mut client, &args.id, args.tail, |entries| output::print_entries(entries, json)).await?;
         return Ok(exit::OK);
     }
     let mut page_token = String::new();
@@ -23,7 +19,7 @@ pub async fn logs(mut client: Client, args: LogsArgs, json: bool) -> Result<u8> 
         let tail = args.tail.filter(|_| page_token.is_empty());
         let request = v1::GetLogsRequest { job_id: args.id.clone(), page_token, page_size: 10_000, tail };
         let page = client.logs().get_logs(request).await.map_err(|status| explain(&status))?.into_inner();
-        page.entries.iter().for_each(show);
+        output::print_entries(&page.entries, json);
         page_token = page.next_page_token;
         if page_token.is_empty() {
             return Ok(exit::OK);

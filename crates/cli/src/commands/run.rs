@@ -20,11 +20,7 @@ pub async fn run(mut client: Client, args: RunArgs, json: bool) -> Result<u8> {
         return Ok(exit::OK);
     }
     let watcher = tokio::spawn(cancel_on_signal(client.clone(), id.clone()));
-    let show = |entry: &v1::LogEntry| match json {
-        true => output::print_json(&output::entry_json(entry)),
-        false => output::print_entry(entry),
-    };
-    follow::logs(&mut client, &id, None, show).await?;
+    follow::logs(&mut client, &id, None, |entries| output::print_entries(entries, json)).await?;
     let job = follow::end(&mut client, &id).await?;
     watcher.abort();
     if json {

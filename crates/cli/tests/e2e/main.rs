@@ -4,8 +4,12 @@
 mod client;
 mod cluster;
 mod crash;
+mod embedded;
 mod fake;
 mod input;
+mod jobs;
+mod logs;
+mod postgres;
 mod process;
 mod run;
 mod workers;

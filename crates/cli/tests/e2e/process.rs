@@ -2,6 +2,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
+    fmt,
     fs::{self, File},
     future::Future,
     path::{Path, PathBuf},
@@ -38,11 +39,17 @@ pub struct Home {
 }
 
 /// What a program left behind.
-#[derive(Debug)]
 pub struct Ran {
     pub code: i32,
     pub stdout: Vec<u8>,
     pub stderr: String,
+}
+
+impl fmt::Debug for Ran {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stdout = String::from_utf8_lossy(&self.stdout);
+        write!(f, "exit code {}\n---- stdout\n{stdout}\n---- stderr\n{}", self.code, self.stderr)
+    }
 }
 
 impl Ran {

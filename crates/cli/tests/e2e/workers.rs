@@ -6,7 +6,10 @@ use crate::{
     fake::{self, FakeWorker, KEY, id_text, signed},
     process::{is_alive, numbers, until, until_true},
 };
-use hodei_api::v1::{self, JobState, worker_event};
+use hodei_api::{
+    logs::{Encoder, Entry},
+    v1::{self, JobState, worker_event},
+};
 use rustix::process::Signal;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tonic::{Code, Request, Status};
@@ -338,6 +341,8 @@ async fn a_stale_or_foreign_execution_changes_nothing() {
     let start = v1::StartJobRequest { execution_id: stale.clone() };
     cluster.jobs().start_job(slow.signed(start)).await.expect("started");
 
+    slow.send(line_of(&assigned, 0, b"one"));
+
     // Without a session, or with that of another worker, nobody may speak for it.
     let mut other = FakeWorker::join(&cluster).await;
     let before = cluster.job(&id).await;
@@ -350,6 +355,9 @@ async fn a_stale_or_foreign_execution_changes_nothing() {
     tell_all(&other, &assigned);
     other.sync().await;
     assert_eq!(cluster.job(&id).await.executions, before.executions);
+    // Nor do others disturb what the worker itself has to say.
+    slow.send(line_of(&assigned, 1, b"two"));
+    until("both lines are stored", || async { (cluster.log(&id).await.len() == 2).then_some(()) }).await;
 
     // The slow worker is silent past its lease, the other gets the job, and the slow one's reports come late.
     let taken = wait_for_work(&mut other).await;
@@ -366,7 +374,7 @@ async fn a_stale_or_foreign_execution_changes_nothing() {
     cluster.jobs().complete_job(other.signed(complete)).await.expect("the current execution");
     let job = cluster.job(&id).await;
     assert_eq!((job.state(), job.result.as_slice(), job.executions.len()), (JobState::Succeeded, &b"1"[..], 2));
-    assert_eq!(lines(&cluster.log(&id).await), Vec::<String>::new(), "nor did it leave a line");
+    assert_eq!(lines(&cluster.log(&id).await), ["one", "two"], "nor did it leave a line");
 }
 
 /// Renews its lease until it is given something.
@@ -383,15 +391,19 @@ async fn wait_for_work(worker: &mut FakeWorker) -> v1::Assignment {
 /// Says all that can be said of an execution on the stream.
 fn tell_all(worker: &FakeWorker, of: &v1::Assignment) {
     let execution_id = of.execution_id.clone();
-    let data = {
-        let mut encoder = hodei_api::logs::Encoder::default();
-        encoder.push(hodei_api::logs::Entry { at_ms: 1, stderr: false, unfinished: false, text: b"stale" });
-        encoder.finish().0
-    };
     let progress = v1::ProgressReport { execution_id: execution_id.clone(), basis_points: 1, message: "stale".into() };
-    let (job_id, log) = (of.job_id.clone(), execution_id.clone());
     worker.send(worker_event::Kind::Started(v1::Started { execution_id: execution_id.clone(), at_ms: 1 }));
     worker.send(worker_event::Kind::Progress(progress));
-    worker.send(worker_event::Kind::Logs(v1::LogChunk { job_id, execution_id: log, first: 0, count: 1, data: data.into() }));
+    worker.send(line_of(of, 0, b"stale"));
+    worker.send(line_of(of, 2, b"stale"));
     worker.send(worker_event::Kind::Finished(v1::Finished { execution_id, ..Default::default() }));
+}
+
+/// A log chunk of one line.
+fn line_of(of: &v1::Assignment, first: u64, text: &[u8]) -> worker_event::Kind {
+    let mut encoder = Encoder::default();
+    encoder.push(Entry { at_ms: 1, stderr: false, unfinished: false, text });
+    let (data, count) = encoder.finish();
+    let (job_id, execution_id) = (of.job_id.clone(), of.execution_id.clone());
+    worker_event::Kind::Logs(v1::LogChunk { job_id, execution_id, first, count, data: data.into() })
 }

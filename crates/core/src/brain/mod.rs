@@ -358,7 +358,9 @@ impl Brain {
         }
         let changed = std::mem::take(&mut self.dirty_workers);
         let workers = changed.iter().filter_map(|id| self.fleet.get(*id)).map(|worker| worker.record.clone());
-        batch.workers = workers.chain(self.gone_workers.drain(..)).collect();
+        // One that went and came back is there.
+        let gone = self.gone_workers.drain(..).filter(|record| self.fleet.get(record.id).is_none());
+        batch.workers = gone.chain(workers).collect();
         for hash in std::mem::take(&mut self.dirty_tokens) {
             match self.tokens.get(&hash) {
                 Some(token) => batch.tokens.push(token.clone()),

@@ -323,6 +323,33 @@ fn a_parked_lease_is_not_shortened_by_a_late_answer() {
 }
 
 #[test]
+fn nothing_starts_under_a_lease_that_has_run_out() {
+    let mut session = Session::new(incarnation(), 1, Vec::new());
+    session.connected(Elapsed(0));
+    session.received(welcome(vec![]), Elapsed(70_000));
+    session.received(ToWorker::Run(vec![assignment(1)]), Elapsed(70_000));
+    let actions = session.take_actions();
+    assert_eq!(ran(&actions), [], "the welcome was a minute under way");
+    assert!(actions.contains(&Action::Reconnect));
+    session.received(ToWorker::Lease { sent: 69_000, lease: LEASE }, Elapsed(70_001));
+    assert_eq!(ran(&session.take_actions()), [], "the server may have given it to others before it heard of us");
+    session.connected(Elapsed(71_000));
+    session.received(welcome(vec![keep(1, 0)]), Elapsed(71_001));
+    assert_eq!(ran(&session.take_actions()), [id(1)], "it has not");
+}
+
+#[test]
+fn a_lease_that_runs_out_ends_the_stream() {
+    let mut session = running(1, &[1, 2]);
+    session.received(ToWorker::Acked { results: vec![], logs: vec![] }, Elapsed(58_999));
+    assert_eq!(session.take_actions(), []);
+    session.received(ToWorker::Acked { results: vec![], logs: vec![] }, Elapsed(59_000));
+    assert_eq!(session.take_actions(), [Action::Reconnect]);
+    session.ended(finished(1, Outcome::Failed(Failure::signal(9)))).expect("wanted");
+    assert_eq!(ran(&session.take_actions()), [], "the second waits for the verdict of the next greeting");
+}
+
+#[test]
 fn heartbeats_go_out_in_time_and_silence_ends_the_stream() {
     let mut session = up(1);
     assert_eq!(session.next_wake(), Elapsed(10_000));

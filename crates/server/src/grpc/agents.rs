@@ -65,6 +65,10 @@ impl WorkerAgentService for Service {
 
     async fn worker_stream(&self, request: Request<Incoming>) -> Result<Response<Self::WorkerStreamStream>, Status> {
         let worker = authenticate(&self.engine, request.metadata())?;
+        // A stream that nobody serves would only keep the server from ending.
+        if self.engine.is_closing() {
+            return Err(Status::unavailable("the server is shutting down; try again"));
+        }
         let (outgoing, receiver) = mpsc::unbounded_channel();
         let stream = Stream { engine: self.engine.clone(), worker, connection: self.engine.new_connection() };
         stream.engine.shared().links.open(stream.connection, outgoing.clone());

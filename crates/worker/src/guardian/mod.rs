@@ -43,6 +43,8 @@ use std::{
 
 /// No lease has been set yet.
 const NO_DEADLINE: u64 = u64::MAX;
+const REAP_EVERY_MS: u64 = 20;
+const REAP_FOR_MS: u64 = 500;
 /// Every lease is over.
 const LONG_AGO: u64 = 0;
 /// Wait only for children of the calling thread. The main thread's are orphans that were handed to it; a job's main
@@ -116,6 +118,9 @@ struct Guardian {
     scratch: PathBuf,
     shared: Arc<Shared>,
     slots: Vec<Attached>,
+    /// When to look for orphans again, and until when to go on with that.
+    reap_at: Option<u64>,
+    reap_until: u64,
 }
 
 struct Attached {
@@ -131,7 +136,7 @@ impl Guardian {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, flags)?;
         let shared = Arc::new(Shared { deadline: AtomicU64::new(NO_DEADLINE), wake });
-        Ok(Self { control, timer, groups, scratch, shared, slots: Vec::new() })
+        Ok(Self { control, timer, groups, scratch, shared, slots: Vec::new(), reap_at: None, reap_until: 0 })
     }
 
     /// Returns when the agent is gone.
@@ -139,7 +144,8 @@ impl Guardian {
         let mut packet = vec![0; INLINE];
         loop {
             self.set_timer()?;
-            if self.wait()? {
+            let (said, woken) = self.wait()?;
+            if said {
                 match message::receive(&self.control, &mut packet) {
                     Ok(Some((message, fds))) => self.obey(message, fds)?,
                     // An agent that cannot be understood is as good as gone.
@@ -147,23 +153,23 @@ impl Guardian {
                 }
             }
             self.keep_deadlines();
-            reap_orphans();
+            self.reap(woken);
         }
     }
 
-    /// Waits for anything to do; true when the agent has said something.
-    fn wait(&self) -> io::Result<bool> {
+    /// Waits for anything to do; tells whether the agent has said something, and whether a slot has left orphans.
+    fn wait(&self) -> io::Result<(bool, bool)> {
         let mut fds = [self.control.as_fd(), self.timer.as_fd(), self.shared.wake.as_fd()]
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         match rustix::event::poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let [said, ..] = fds.map(|fd| !fd.revents().is_empty());
+        let [said, _, woken] = fds.map(|fd| !fd.revents().is_empty());
         for fd in [&self.timer, &self.shared.wake] {
             _ = rustix::io::read(fd, &mut [0u8; 8]);
         }
-        Ok(said)
+        Ok((said, woken))
     }
 
     fn obey(&mut self, message: Control, fds: Vec<OwnedFd>) -> io::Result<()> {
@@ -203,13 +209,24 @@ impl Guardian {
     fn set_timer(&self) -> io::Result<()> {
         let lease = self.shared.deadline.load(Ordering::SeqCst);
         let lease = (lease != NO_DEADLINE && !self.shared.lease_is_over()).then_some(lease);
-        let next = self.slots.iter().filter_map(|attached| attached.slot.due()).chain(lease).min();
+        let next = self.slots.iter().filter_map(|attached| attached.slot.due()).chain(lease).chain(self.reap_at).min();
         // A timer set to zero is switched off.
         let next = next.map_or(0, |next| next.max(1));
         let at = Timespec { tv_sec: (next / 1000) as i64, tv_nsec: (next % 1000) as i64 * 1_000_000 };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
         rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
         Ok(())
+    }
+
+    /// Reaps orphans. After a slot has left some, it looks again for a while: a process leaves its group a little before
+    /// it can be reaped.
+    fn reap(&mut self, woken: bool) {
+        let now = boottime().0;
+        if woken {
+            self.reap_until = now + REAP_FOR_MS;
+        }
+        let remain = reap_orphans();
+        self.reap_at = (remain && now < self.reap_until).then_some(now + REAP_EVERY_MS);
     }
 
     /// Ends all jobs, then all threads.
@@ -225,6 +242,13 @@ impl Guardian {
     }
 }
 
-fn reap_orphans() {
-    while let Ok(Some(_)) = rustix::process::waitpid(None, OWN_CHILDREN | WaitOptions::NOHANG) {}
+/// True when there are some that have not ended yet.
+fn reap_orphans() -> bool {
+    loop {
+        match rustix::process::wait(OWN_CHILDREN | WaitOptions::NOHANG) {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
 }

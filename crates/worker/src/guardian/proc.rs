@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-/// How to know a process of ours: by its process group, by a variable in its environment, or by its working directory.
-/// The last is for those that are just becoming another program and show no environment.
+/// How to know a process of ours: by its process group or by a variable in its environment. One that is just becoming
+/// another program shows no environment; then its working directory counts.
 #[derive(Debug)]
 pub(super) struct Marks {
     pub group: Option<Pid>,
@@ -31,11 +31,7 @@ pub(super) fn family(marks: &Marks) -> Vec<Pid> {
     let all = processes();
     let mut found: HashSet<i32> = all
         .iter()
-        .filter(|process| {
-            Some(process.group) == group
-                || environment_holds(process.pid, &marks.variable)
-                || works_in(process.pid, &marks.folder)
-        })
+        .filter(|process| Some(process.group) == group || is_marked(process.pid, marks))
         .map(|process| process.pid)
         .collect();
     loop {
@@ -78,9 +74,12 @@ fn parse_stat(pid: i32, stat: &str) -> Option<Process> {
     Some(Process { pid, parent: fields.next()?.parse().ok()?, group: fields.next()?.parse().ok()? })
 }
 
-fn environment_holds(pid: i32, marker: &str) -> bool {
-    fs::read(format!("/proc/{pid}/environ"))
-        .is_ok_and(|environment| environment.split(|byte| *byte == 0).any(|pair| pair.starts_with(marker.as_bytes())))
+fn is_marked(pid: i32, marks: &Marks) -> bool {
+    match fs::read(format!("/proc/{pid}/environ")) {
+        Ok(environment) if environment.is_empty() => works_in(pid, &marks.folder),
+        Ok(environment) => environment.split(|byte| *byte == 0).any(|pair| pair.starts_with(marks.variable.as_bytes())),
+        Err(_) => false,
+    }
 }
 
 fn works_in(pid: i32, folder: &Path) -> bool {

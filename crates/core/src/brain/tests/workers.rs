@@ -99,6 +99,21 @@ fn an_unregistered_worker_gives_its_jobs_back_uncounted() {
 }
 
 #[test]
+fn a_worker_that_goes_and_comes_back_in_one_turn_is_there() {
+    let mut rig = Rig::new();
+    let worker = rig.worker(1, slots(1));
+    let token = token_for(&rig, 9);
+    let request = registration(token.hash, slots(2));
+    let token = WorkerToken { worker, ..token };
+    rig.ask(|caller| Input::CreateToken { caller, token }).expect("made");
+    rig.server.input(Input::Unregister { caller: Caller(0), worker });
+    rig.ask(|caller| Input::Register { caller, request }).expect("registered");
+    rig.server.restart();
+    rig.settle();
+    assert_eq!(rig.view(worker).record.info.capacity, slots(2));
+}
+
+#[test]
 fn a_stale_execution_changes_nothing() {
     let mut rig = Rig::new();
     let (worker, other) = (rig.worker(1, slots(1)), worker_id(2));

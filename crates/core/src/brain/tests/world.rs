@@ -216,7 +216,10 @@ impl World {
             Step::Finish { agent, how } => self.finish(self.index(agent), how),
             Step::Stale(agent) => self.stale(self.index(agent)),
             Step::Rebirth(agent) => self.rebirth(self.index(agent)),
-            Step::Freeze(agent) => self.agents[usize::from(agent) % 3].frozen = true,
+            Step::Freeze(agent) => {
+                let at = self.index(agent);
+                self.agents[at].frozen = true;
+            }
             Step::Thaw(agent) => self.thaw(self.index(agent)),
             Step::Drain(agent) => {
                 let worker = self.agents[self.index(agent)].id;
@@ -306,7 +309,7 @@ impl World {
         self.restart();
     }
 
-    /// A frozen turn or an old connection sends nothing to anybody.
+    /// What was meant for an old connection goes nowhere.
     fn release(&mut self, effect: Effect) {
         let (worker, connection, message) = match effect {
             Effect::Welcome { worker, connection, verdicts } => {
