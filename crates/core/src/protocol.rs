@@ -37,6 +37,8 @@ pub struct Hello {
     pub held: Vec<ExecutionId>,
     /// Ended ones whose result the server has not acknowledged; they follow on the stream.
     pub ended: Vec<ExecutionId>,
+    /// It finishes what it holds and wants nothing more.
+    pub leaving: bool,
 }
 
 /// The end of an execution.

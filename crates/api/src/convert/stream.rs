@@ -36,6 +36,7 @@ pub fn to_server(message: FromWorker) -> Worker {
             incarnation: hello.incarnation.as_bytes().to_vec(),
             held: hello.held.iter().map(bytes_of).collect(),
             ended: hello.ended.iter().map(bytes_of).collect(),
+            leaving: hello.leaving,
         }),
         FromWorker::Heartbeat { sent } => Worker::Heartbeat(v1::Heartbeat { sent }),
         FromWorker::Started { execution, at } => {
@@ -109,7 +110,7 @@ fn hello_from_wire(hello: v1::Hello) -> Result<Hello, Invalid> {
     let incarnation = Incarnation::from_slice(&hello.incarnation)
         .ok_or_else(|| Invalid::new("hello.incarnation", "must be 16 bytes"))?;
     let all = |ids: Vec<Vec<u8>>| ids.iter().map(|id| execution(id)).collect::<Result<Vec<_>, _>>();
-    Ok(Hello { incarnation, held: all(hello.held)?, ended: all(hello.ended)? })
+    Ok(Hello { incarnation, held: all(hello.held)?, ended: all(hello.ended)?, leaving: hello.leaving })
 }
 
 fn execution(bytes: &[u8]) -> Result<ExecutionId, Invalid> {

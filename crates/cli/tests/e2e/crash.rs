@@ -14,7 +14,7 @@ use std::{
 const BATCHES: usize = 10;
 const BATCH: usize = 100;
 const LONG_JOBS: usize = 6;
-const LONG_LINES: usize = 80;
+pub const LONG_LINES: usize = 80;
 /// Every job leaves its id and that of its execution here when it starts.
 const STARTS: &str = "starts";
 

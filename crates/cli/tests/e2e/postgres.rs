@@ -3,7 +3,7 @@
 use crate::{
     client::{Client, may_pass, shell},
     cluster::Cluster,
-    crash::{all_ended, check, jobs_survive_crashes, note_start},
+    crash::{LONG_LINES, all_ended, check, jobs_survive_crashes, note_start},
     process::{run, until, until_true},
 };
 use hodei_api::v1::{self, JobState};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env, fs,
     net::TcpListener,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Command,
     sync::{
         Arc, Mutex,
@@ -74,8 +74,9 @@ impl Postgres {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
         let postgres = Self { folder, programs, port };
         if rustix::process::geteuid().is_root() {
-            let mut own = Command::new("chown");
-            run(with(&mut own, [ACCOUNT.as_ref(), postgres.folder.path()])).await.ok();
+            let mut chown = Command::new("chown");
+            chown.arg(ACCOUNT).arg(postgres.folder.path());
+            run(chown).await.ok();
         }
         let make = ["-A", "trust", "-U", ACCOUNT, "-E", "UTF8", "--locale=C", "--no-sync"];
         run(postgres.program("initdb", &make)).await.ok();
@@ -143,12 +144,6 @@ impl Drop for Postgres {
     }
 }
 
-fn with<'a>(command: &mut Command, args: impl IntoIterator<Item = &'a Path>) -> Command {
-    let mut whole = Command::new(command.get_program());
-    whole.args(args);
-    whole
-}
-
 /// Hands in jobs one by one until it is told to stop, and keeps what was acknowledged.
 #[derive(Default)]
 struct Load {
@@ -182,7 +177,7 @@ async fn nothing_is_lost_while_postgres_is_stopped_under_load() {
     let note = note_start(&cluster.home);
     let (short, long) = (
         format!("{note}; echo line 1; echo oops >&2; echo line 2; sleep 0.05; echo line 3"),
-        format!("{note}; for n in $(seq 80); do echo line $n; sleep 0.2; done"),
+        format!("{note}; for n in $(seq {LONG_LINES}); do echo line $n; sleep 0.2; done"),
     );
     let long = v1::JobSpec { name: "long".into(), ..shell(long) };
     let mut acknowledged = vec![cluster.queue(long.clone()).await, cluster.queue(long).await];
@@ -233,7 +228,8 @@ async fn an_idle_server_knows_that_its_database_is_away() {
     assert_eq!(cluster.probe("/ready").await, "200 OK");
     postgres.stop();
     assert!(cluster.probe("/ready").await.starts_with("503"));
-    let refused = cluster.jobs().queue_job(v1::QueueJobRequest { job: Some(shell("true")) });
+    let mut jobs = cluster.jobs();
+    let refused = jobs.queue_job(v1::QueueJobRequest { job: Some(shell("true")) });
     let refused = tokio::time::timeout(Duration::from_secs(3), refused).await;
     assert!(!matches!(refused, Ok(Ok(_))), "nothing is acknowledged that is not kept: {refused:?}");
     postgres.resume().await;

@@ -730,7 +730,7 @@ impl Brain {
         self.fleet.update(id, |worker| {
             (worker.connection, worker.latest) = (Some(connection), Some(connection));
             worker.lease_until = worker.lease_until.max(lease_until);
-            (worker.paused, worker.lost) = (false, false);
+            (worker.paused, worker.lost) = (hello.leaving, false);
             worker.record.incarnation = Some(hello.incarnation);
         });
         if reborn {

@@ -108,7 +108,7 @@ fn hello_names_all_that_it_holds() {
     session.disconnected();
     session.take_actions();
     session.connected(Elapsed(5));
-    let hello = Hello { incarnation: incarnation(), held: vec![id(2), id(3)], ended: vec![id(1)] };
+    let hello = Hello { incarnation: incarnation(), held: vec![id(2), id(3)], ended: vec![id(1)], leaving: false };
     assert_eq!(session.take_actions(), [Action::Send(FromWorker::Hello(hello))], "running, waiting and ended");
 }
 
@@ -387,7 +387,7 @@ fn a_new_life_delivers_the_results_of_the_last_and_drops_the_rest() {
     let mut session = Session::new(incarnation(), 1, recovered);
     assert_eq!(session.take_actions(), [Action::Forget(RecordId(4))], "its run died with the agent");
     session.connected(Elapsed(0));
-    let hello = Hello { incarnation: incarnation(), held: vec![], ended: vec![id(1)] };
+    let hello = Hello { incarnation: incarnation(), held: vec![], ended: vec![id(1)], leaving: false };
     assert_eq!(session.take_actions(), [Action::Send(FromWorker::Hello(hello))]);
     session.received(welcome(vec![keep(1, 0)]), Elapsed(0));
     assert_eq!(sent(&session.take_actions()), [3, 5]);

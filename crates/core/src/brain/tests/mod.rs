@@ -167,9 +167,12 @@ impl Rig {
     }
 
     fn connect(&mut self, worker: WorkerId, incarnation: Incarnation, held: &[ExecutionId]) -> Connection {
+        self.greet(worker, Hello { incarnation, held: held.to_vec(), ended: Vec::new(), leaving: false })
+    }
+
+    fn greet(&mut self, worker: WorkerId, hello: Hello) -> Connection {
         self.connection += 1;
         let connection = Connection(self.connection);
-        let hello = Hello { incarnation, held: held.to_vec(), ended: Vec::new() };
         self.tell(Input::Connect { worker, connection, hello });
         connection
     }

@@ -71,11 +71,14 @@ fn a_draining_worker_finishes_and_takes_no_more() {
 }
 
 #[test]
-fn a_paused_worker_takes_work_again_on_its_next_connection() {
+fn a_paused_worker_takes_work_again_on_its_next_connection_unless_it_is_leaving() {
     let mut rig = Rig::new();
     let worker = rig.worker(1, slots(2));
     rig.ask(|caller| Input::Pause { caller, worker }).expect("paused");
     let job = rig.enqueue(spec());
+    assert_eq!(rig.state(job), StateKind::Pending);
+    let hello = Hello { incarnation: incarnation(1), held: vec![], ended: vec![], leaving: true };
+    rig.greet(worker, hello);
     assert_eq!(rig.state(job), StateKind::Pending);
     rig.connect(worker, incarnation(1), &[]);
     assert_eq!(rig.state(job), StateKind::Scheduled);
@@ -178,7 +181,7 @@ fn a_result_that_a_new_life_found_in_the_spool_is_awaited() {
     let worker = rig.worker(1, slots(2));
     let job = rig.enqueue(spec());
     let execution = rig.start(job);
-    let hello = Hello { incarnation: incarnation(2), held: vec![], ended: vec![execution] };
+    let hello = Hello { incarnation: incarnation(2), held: vec![], ended: vec![execution], leaving: false };
     rig.tell(Input::Connect { worker, connection: Connection(9), hello });
     assert_eq!(rig.state(job), StateKind::Running);
     rig.finish(job, Outcome::Succeeded);
@@ -263,9 +266,9 @@ fn word_of_an_older_connection_is_out_of_date() {
     let empty = |connection| Input::Connect {
         worker,
         connection: Connection(connection),
-        hello: Hello { incarnation: incarnation(1), held: vec![], ended: vec![] },
+        hello: Hello { incarnation: incarnation(1), held: vec![], ended: vec![], leaving: false },
     };
-    let hello = Hello { incarnation: incarnation(1), held: vec![execution], ended: vec![] };
+    let hello = Hello { incarnation: incarnation(1), held: vec![execution], ended: vec![], leaving: false };
     rig.tell(Input::Connect { worker, connection: Connection(5), hello });
     rig.news();
     rig.tell(empty(4));
