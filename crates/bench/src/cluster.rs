@@ -55,8 +55,8 @@ pub struct Cluster {
     hodei: PathBuf,
     folder: TempDir,
     database: Option<String>,
-    pub server: Option<Process>,
-    pub worker: Option<Process>,
+    server: Option<Process>,
+    worker: Option<Process>,
     grpc: String,
     http: String,
 }
@@ -71,17 +71,23 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Memory in use now and at most so far, the process and its children together.
     pub fn memory(&self) -> Memory {
+        Memory::of(self.0.id())
+    }
+
+    /// The first process that it started: a worker's guardian.
+    pub fn guardian(&self) -> Memory {
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.0.id())).unwrap_or_default();
-        let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
-        pids.chain([self.0.id()]).map(Memory::of).fold(Memory::default(), Memory::plus)
+        let first = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
+        first.map(Memory::of).unwrap_or_default()
     }
 }
 
+/// Resident memory: in all, without what is shared with every process of the same program, and at most so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
     pub now: u64,
+    pub own: u64,
     pub peak: u64,
 }
 
@@ -93,11 +99,7 @@ impl Memory {
             let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
             kib.unwrap_or(0) * 1024
         };
-        Self { now: field("VmRSS:"), peak: field("VmHWM:") }
-    }
-
-    fn plus(self, other: Self) -> Self {
-        Self { now: self.now + other.now, peak: self.peak + other.peak }
+        Self { now: field("VmRSS:"), own: field("RssAnon:"), peak: field("VmHWM:") }
     }
 }
 
@@ -132,6 +134,14 @@ impl Cluster {
         self.server = Some(Process(process.spawn().context("cannot start the server")?));
         self.until_ready().await?;
         Ok(began.elapsed())
+    }
+
+    pub fn server(&self) -> Result<&Process> {
+        self.server.as_ref().context("no server runs")
+    }
+
+    pub fn worker(&self) -> Result<&Process> {
+        self.worker.as_ref().context("no worker runs")
     }
 
     pub fn stop_server(&mut self) {

@@ -2,7 +2,7 @@
 
 use crate::{
     Cluster,
-    cluster::StoreKind,
+    cluster::{Memory, StoreKind},
     limits::{self, Limits},
     report::{Report, mebibytes, percentiles},
 };
@@ -126,13 +126,15 @@ pub async fn memory(hodei: &Path, kind: StoreKind, report: &mut Report) -> Resul
     let mut together = Cluster::new(hodei, kind).await?;
     together.start("up", &["--slots", "8"]).await?;
     tokio::time::sleep(SETTLING).await;
-    let now = |process: &Option<crate::cluster::Process>| process.as_ref().map(|p| p.memory()).unwrap_or_default();
-    report.line("memory, server idle", mebibytes(now(&apart.server).now));
-    report.line("memory, worker idle (agent and guardian)", mebibytes(now(&apart.worker).now));
-    report.line("memory, hodei up idle (with its guardian)", mebibytes(now(&together.server).now));
+    let (server, worker) = (apart.server()?.memory(), apart.worker()?.memory());
+    let figure = |memory: Memory| format!("{} ({} its own)", mebibytes(memory.now), mebibytes(memory.own));
+    report.line("memory, server idle", figure(server));
+    report.line("memory, worker agent idle", figure(worker));
+    report.line("memory, its guardian", figure(apart.worker()?.guardian()));
+    report.line("memory, hodei up idle", figure(together.server()?.memory()));
     enqueue(&together, &job("/bin/true", &[]), PROCESS_JOBS).await?;
     until_done(&together).await?;
-    report.line("memory, hodei up at most under load", mebibytes(now(&together.server).peak));
+    report.line("memory, hodei up at most under load", mebibytes(together.server()?.memory().peak));
     Ok(())
 }
 
@@ -142,14 +144,14 @@ pub async fn backlog(hodei: &Path, kind: StoreKind, count: usize, report: &mut R
     let began = Instant::now();
     enqueue(&cluster, &job("/bin/true", &[]), count).await?;
     let rate = count as f64 / began.elapsed().as_secs_f64();
-    let memory = cluster.server.as_ref().map(|server| server.memory()).unwrap_or_default();
+    let memory = cluster.server()?.memory();
     report.line(&format!("bulk enqueue of {count}, 10,000 a call"), format!("{rate:.0} jobs/s"));
     report.line("  memory of the server with that backlog", mebibytes(memory.now));
     cluster.stop_server();
     let took = cluster.start("server", &[]).await?;
     report.line("  start-up with that backlog", format!("{:.0} ms", took.as_secs_f64() * 1000.0));
     tokio::time::sleep(SETTLING).await;
-    let memory = cluster.server.as_ref().map(|server| server.memory()).unwrap_or_default();
+    let memory = cluster.server()?.memory();
     report.line("  memory after start-up", mebibytes(memory.now));
     Ok(())
 }

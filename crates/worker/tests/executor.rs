@@ -21,8 +21,11 @@ use std::{
     collections::HashMap,
     io::{BufRead, BufReader},
     path::Path,
-    process::{Child, Command, Stdio},
-    sync::Arc,
+    process::{Child, Command, ExitCode, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::{Semaphore, mpsc};
@@ -31,17 +34,78 @@ use uuid::Uuid;
 const MECHANISMS: [Option<Mechanism>; 3] = [None, Some(Mechanism::CgroupV2), Some(Mechanism::None)];
 const LONG: Duration = Duration::from_secs(20);
 
-/// Not a test: what the guardian's process runs when a test starts one.
-#[test]
-#[ignore = "the entry of the guardian's process"]
-fn guardian_entry() {
-    std::process::exit(i32::from(hodei_worker::guardian::main().is_err()));
+macro_rules! tests {
+    ($($name:ident,)+) => {
+        const TESTS: &[(&str, fn())] = &[$((stringify!($name), || block_on($name()))),+];
+    };
 }
 
-/// Not a test: an agent that can be killed or frozen from outside.
-#[tokio::test]
-#[ignore = "the entry of an agent's process"]
-async fn agent_entry() {
+tests! {
+    ends_are_told_apart,
+    what_cannot_start_says_why,
+    out_of_memory_is_told_apart,
+    limits_on_processors_and_processes_are_in_force,
+    a_stubborn_tree_is_gone_after_a_cancel,
+    a_polite_job_is_asked_first_and_a_stale_one_is_not,
+    what_a_job_leaves_running_is_killed,
+    a_fork_bomb_ends,
+    a_job_that_runs_too_long_is_stopped,
+    nothing_outlives_the_lease,
+    jobs_of_a_dead_agent_are_ended,
+    jobs_of_a_frozen_agent_are_ended,
+    a_lost_guardian_is_replaced,
+    the_guardian_shrugs_off_polite_signals,
+    much_output_arrives_whole_and_in_order_through_a_small_budget,
+    a_job_that_waits_for_budget_can_be_stopped_and_loses_nothing,
+    odd_output_is_kept,
+    lines_are_seen_as_they_come,
+    secrets_are_masked,
+    progress_and_result_come_through,
+    the_environment_is_clean,
+    stdin_and_scripts,
+    jobs_of_one_slot_do_not_see_each_others_files,
+    a_shutdown_leaves_nothing,
+}
+
+/// Tests that run at a time. They wait more than they work.
+const AT_A_TIME: usize = 6;
+
+/// This program is the guardian and the agent of its own tests, too. A guardian must run on the first thread of its
+/// process, where the usual harness runs no test.
+fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    match args.first().map(String::as_str) {
+        Some("guardian") => return ExitCode::from(u8::from(hodei_worker::guardian::main().is_err())),
+        Some("agent") => block_on(agent_to_be_killed()),
+        _ => {}
+    }
+    let names: Vec<_> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
+    let wanted = |test: &&(&str, fn())| names.is_empty() || names.iter().any(|name| test.0.contains(name.as_str()));
+    let tests = Mutex::new(TESTS.iter().filter(wanted));
+    let failed = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..AT_A_TIME {
+            scope.spawn(|| {
+                while let Some((name, test)) = { tests.lock().expect("not poisoned").next() } {
+                    let passed =
+                        std::thread::Builder::new().name((*name).to_owned()).spawn(test).expect("a thread").join();
+                    println!("test {name} ... {}", if passed.is_ok() { "ok" } else { "FAILED" });
+                    failed.fetch_add(usize::from(passed.is_err()), Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner();
+    println!("test result: {failed} failed");
+    ExitCode::from(u8::from(failed > 0))
+}
+
+fn block_on(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(test);
+}
+
+/// An agent that can be killed or frozen from outside.
+async fn agent_to_be_killed() {
     let mut rig = Rig::start(None).await;
     if let Ok(lease) = std::env::var("TEST_LEASE_MS") {
         rig.executor.set_lease(boottime() + Millis(lease.parse().expect("a number")));
@@ -97,10 +161,9 @@ impl Rig {
     async fn with(mechanism: Option<Mechanism>, budget: usize, pids_limit: u32) -> Self {
         let scratch = tempfile::tempdir().expect("a folder");
         let budget = Arc::new(Semaphore::new(budget));
-        let args = ["--ignored", "--exact", "guardian_entry", "--nocapture", "--test-threads=1"];
         let guardian = GuardianCommand {
             program: std::env::current_exe().expect("this program"),
-            args: args.map(Into::into).to_vec(),
+            args: vec!["guardian".into()],
             mechanism,
         };
         let config = ExecutorConfig {
@@ -233,7 +296,6 @@ fn await_end(pid: Pid) {
     }
 }
 
-#[tokio::test]
 async fn ends_are_told_apart() {
     for mechanism in MECHANISMS {
         let mut rig = Rig::start(mechanism).await;
@@ -247,7 +309,6 @@ async fn ends_are_told_apart() {
     }
 }
 
-#[tokio::test]
 async fn what_cannot_start_says_why() {
     let mut rig = Rig::start(None).await;
     let file = |name: &str, content: &str, mode: u32| {
@@ -286,7 +347,6 @@ async fn what_cannot_start_says_why() {
     assert_eq!(rig.end_of(program("true", &[])).await.outcome(), &Outcome::Succeeded);
 }
 
-#[tokio::test]
 async fn out_of_memory_is_told_apart() {
     let mut rig = Rig::start(None).await;
     if !rig.has(Limit::Memory) {
@@ -306,7 +366,6 @@ async fn out_of_memory_is_told_apart() {
     assert_eq!(seen.text(), "100000000\n");
 }
 
-#[tokio::test]
 async fn limits_on_processors_and_processes_are_in_force() {
     let mut rig = Rig::with(None, 8 << 20, 20).await;
     if rig.has(Limit::Cpu) {
@@ -337,7 +396,6 @@ const STUBBORN: &str = r#"
     sleep 1000
 "#;
 
-#[tokio::test]
 async fn a_stubborn_tree_is_gone_after_a_cancel() {
     for mechanism in MECHANISMS {
         let mut rig = Rig::start(mechanism).await;
@@ -355,7 +413,6 @@ async fn a_stubborn_tree_is_gone_after_a_cancel() {
     }
 }
 
-#[tokio::test]
 async fn a_polite_job_is_asked_first_and_a_stale_one_is_not() {
     let mut rig = Rig::start(None).await;
     let polite = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.01; done";
@@ -374,7 +431,6 @@ async fn a_polite_job_is_asked_first_and_a_stale_one_is_not() {
     assert_eq!(rig.end(execution).await.outcome(), &Outcome::Cancelled);
 }
 
-#[tokio::test]
 async fn what_a_job_leaves_running_is_killed() {
     for mechanism in MECHANISMS {
         let mut rig = Rig::start(mechanism).await;
@@ -387,7 +443,6 @@ async fn what_a_job_leaves_running_is_killed() {
     }
 }
 
-#[tokio::test]
 async fn a_fork_bomb_ends() {
     let mut rig = Rig::with(None, 8 << 20, 200).await;
     let execution = rig.run(with_grace(shell("bomb() { bomb | bomb & }; echo go; bomb; sleep 1000"), 50));
@@ -397,7 +452,6 @@ async fn a_fork_bomb_ends() {
     assert_eq!(rig.end_of(shell("sleep 0.01 & wait")).await.outcome(), &Outcome::Succeeded);
 }
 
-#[tokio::test]
 async fn a_job_that_runs_too_long_is_stopped() {
     let mut rig = Rig::start(None).await;
     let mut spec = with_grace(shell("trap '' TERM; echo on; sleep 1000; sleep 1000"), 100);
@@ -407,7 +461,6 @@ async fn a_job_that_runs_too_long_is_stopped() {
     assert_eq!((seen.failure().signal, seen.text().as_str()), (Some(9), "on\n"));
 }
 
-#[tokio::test]
 async fn nothing_outlives_the_lease() {
     let mut rig = Rig::start(None).await;
     rig.executor.set_lease(boottime() + Millis(300));
@@ -439,7 +492,7 @@ impl Drop for Agent {
 /// Starts an agent; returns it with its job's and its guardian's process.
 fn agent(lease_ms: Option<u64>) -> (Agent, Vec<Pid>) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--ignored", "--exact", "agent_entry", "--nocapture", "--test-threads=1"]).stdout(Stdio::piped());
+    command.arg("agent").stdout(Stdio::piped());
     if let Some(lease) = lease_ms {
         command.env("TEST_LEASE_MS", lease.to_string());
     }
@@ -449,15 +502,13 @@ fn agent(lease_ms: Option<u64>) -> (Agent, Vec<Pid>) {
     (Agent(agent), pids(&line))
 }
 
-#[test]
-fn jobs_of_a_dead_agent_are_ended() {
+async fn jobs_of_a_dead_agent_are_ended() {
     let (mut agent, processes) = agent(None);
     agent.kill();
     processes.into_iter().for_each(await_end);
 }
 
-#[test]
-fn jobs_of_a_frozen_agent_are_ended() {
+async fn jobs_of_a_frozen_agent_are_ended() {
     let (mut agent, processes) = agent(Some(1500));
     let frozen = Pid::from_child(&agent.0);
     rustix::process::kill_process(frozen, Signal::STOP).expect("frozen");
@@ -467,7 +518,6 @@ fn jobs_of_a_frozen_agent_are_ended() {
     await_end(processes[1]);
 }
 
-#[tokio::test]
 async fn a_lost_guardian_is_replaced() {
     for mechanism in MECHANISMS {
         let mut rig = Rig::start(mechanism).await;
@@ -483,7 +533,6 @@ async fn a_lost_guardian_is_replaced() {
     }
 }
 
-#[tokio::test]
 async fn the_guardian_shrugs_off_polite_signals() {
     let mut rig = Rig::start(None).await;
     let script = "for s in TERM INT HUP QUIT; do kill -$s $PPID; done; exec grep Sig[BI] /proc/self/status";
@@ -499,7 +548,6 @@ async fn the_guardian_shrugs_off_polite_signals() {
     assert_eq!(rig.end_of(shell("kill -HUP $$")).await.failure(), &Failure::signal(1));
 }
 
-#[tokio::test]
 async fn much_output_arrives_whole_and_in_order_through_a_small_budget() {
     let mut rig = Rig::with(None, 512 << 10, 4096).await;
     let seen = rig.end_of(shell("seq 1 13000000 & seq -f 'e%.0f' 1 1000 >&2; wait")).await;
@@ -515,7 +563,6 @@ async fn much_output_arrives_whole_and_in_order_through_a_small_budget() {
     assert!(seen.stderr.starts_with(b"e1\ne2\n") && seen.stderr.ends_with(b"e1000\n"));
 }
 
-#[tokio::test]
 async fn a_job_that_waits_for_budget_can_be_stopped_and_loses_nothing() {
     let mut rig = Rig::with(None, 300 << 10, 4096).await;
     // Does not compress, so that it uses up the budget.
@@ -549,7 +596,6 @@ async fn a_job_that_waits_for_budget_can_be_stopped_and_loses_nothing() {
     }
 }
 
-#[tokio::test]
 async fn odd_output_is_kept() {
     let mut rig = Rig::start(None).await;
     let seen = rig.end_of(shell("head -c 10000000 /dev/zero | tr '\\0' x; echo; printf 'no newline'")).await;
@@ -565,7 +611,6 @@ async fn odd_output_is_kept() {
     assert_eq!(seen.text(), "a\n\nb\n");
 }
 
-#[tokio::test]
 async fn lines_are_seen_as_they_come() {
     let mut rig = Rig::start(None).await;
     let fifo = rig.scratch.path().join("go");
@@ -576,7 +621,6 @@ async fn lines_are_seen_as_they_come() {
     assert_eq!(rig.end(execution).await.text(), "first\nsecond\n");
 }
 
-#[tokio::test]
 async fn secrets_are_masked() {
     let mut rig = Rig::start(None).await;
     let mut spec = shell(
@@ -592,7 +636,6 @@ async fn secrets_are_masked() {
     assert_eq!(seen.progress.last().map(|progress| progress.message.as_str()), Some("at ***"));
 }
 
-#[tokio::test]
 async fn progress_and_result_come_through() {
     let mut rig = Rig::start(None).await;
     let script = r#"for i in $(seq 1 2000); do echo "$((i / 20)) step $i"; done > $HODEI_PROGRESS
@@ -619,7 +662,6 @@ async fn progress_and_result_come_through() {
     assert_eq!(seen.failure(), &Failure::exit(3));
 }
 
-#[tokio::test]
 async fn the_environment_is_clean() {
     let mut rig = Rig::start(None).await;
     let mut spec = program("env", &[]);
@@ -639,7 +681,6 @@ async fn the_environment_is_clean() {
     assert_eq!(rig.end_of(shell("cat /proc/$PPID/environ")).await.text(), "");
 }
 
-#[tokio::test]
 async fn stdin_and_scripts() {
     let mut rig = Rig::start(None).await;
     let seen = rig.end_of(JobSpec { stdin: b"from outside".to_vec(), ..program("cat", &[]) }).await;
@@ -662,7 +703,6 @@ async fn stdin_and_scripts() {
     assert_eq!(rig.end_of(spec).await.text(), "100000\n");
 }
 
-#[tokio::test]
 async fn jobs_of_one_slot_do_not_see_each_others_files() {
     let mut rig = Rig::start(None).await;
     let mess = "echo x > file; mkdir -p a/b; touch a/b/c; echo 1 > $HODEI_RESULT; mktemp; rm $HODEI_PROGRESS; pwd";
@@ -678,7 +718,6 @@ async fn jobs_of_one_slot_do_not_see_each_others_files() {
     assert_eq!(rig.end_of(shell("pwd")).await.text(), format!("{pwd}\n"));
 }
 
-#[tokio::test]
 async fn a_shutdown_leaves_nothing() {
     let mut rig = Rig::start(None).await;
     let execution = rig.run(shell("trap '' TERM; echo $$ $PPID; sleep 1000; sleep 1000"));

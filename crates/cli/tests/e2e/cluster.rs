@@ -55,8 +55,7 @@ impl Cluster {
         let flags: Vec<String> = [&[command], flags].concat().iter().map(|flag| (*flag).to_owned()).collect();
         let server = launch(&home, &flags, 0);
         let client = Client::of_socket(&home.path("data").join("hodei.sock"));
-        let mut cluster =
-            Self { server, grpc: String::new(), http: String::new(), flags, starts: 0, client, home };
+        let mut cluster = Self { server, grpc: String::new(), http: String::new(), flags, starts: 0, client, home };
         cluster.await_up().await;
         cluster
     }

@@ -148,12 +148,8 @@ async fn what_waits_for_its_time_survives_a_crash() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_millis();
     let delayed = v1::JobSpec { run_at_ms: now as i64 + 1500, ..shell("echo now") };
     let delayed = cluster.queue(delayed).await;
-    let retry = v1::RetryPolicy {
-        max_attempts: Some(2),
-        delay_ms: Some(1500),
-        jitter_percent: Some(0),
-        ..Default::default()
-    };
+    let retry =
+        v1::RetryPolicy { max_attempts: Some(2), delay_ms: Some(1500), jitter_percent: Some(0), ..Default::default() };
     let failing = cluster.queue(v1::JobSpec { retry: Some(retry), ..shell("exit $HODEI_ATTEMPT") }).await;
     let _worker = cluster.worker("a", &["--slots", "2"]).await;
     cluster.reached(&failing, JobState::Delayed).await;

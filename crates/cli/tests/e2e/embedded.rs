@@ -21,7 +21,11 @@ async fn commands_that_come_together_share_one_server() {
     let folders = ["run", "--", "sh", "-c", "echo $PWD; sleep 0.5"];
     let (one, two, three) = tokio::join!(hodei(&home, &folders), hodei(&home, &folders), hodei(&home, &folders));
     for ran in [one, two, three] {
-        assert_eq!(ran.ok().text().trim(), home.path("").to_str().expect("UTF-8").trim_end_matches('/'), "our directory");
+        assert_eq!(
+            ran.ok().text().trim(),
+            home.path("").to_str().expect("UTF-8").trim_end_matches('/'),
+            "our directory"
+        );
     }
     assert_eq!(home.servers().len(), 1, "one server for all");
     let jobs = hodei(&home, &["job", "list", "--json"]).await.ok().json();

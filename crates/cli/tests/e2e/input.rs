@@ -61,7 +61,10 @@ fn bad_specs() -> Vec<(&'static str, v1::JobSpec)> {
         ("retry.max_attempts", v1::JobSpec { retry: retry(|retry| retry.max_attempts = Some(-1)), ..good() }),
         ("retry.delay_ms", v1::JobSpec { retry: retry(|retry| retry.delay_ms = Some(-1)), ..good() }),
         ("retry.jitter_percent", v1::JobSpec { retry: retry(|retry| retry.jitter_percent = Some(101)), ..good() }),
-        ("retry.fatal_kinds", v1::JobSpec { retry: retry(|retry| retry.fatal_kinds = vec!["bad luck".into()]), ..good() }),
+        (
+            "retry.fatal_kinds",
+            v1::JobSpec { retry: retry(|retry| retry.fatal_kinds = vec!["bad luck".into()]), ..good() },
+        ),
         ("timeouts.run", v1::JobSpec { timeouts: timeouts(-1), ..good() }),
         ("timeouts.run", v1::JobSpec { timeouts: timeouts(0), ..good() }),
         ("timeouts.run", v1::JobSpec { timeouts: timeouts(i64::MAX), ..good() }),

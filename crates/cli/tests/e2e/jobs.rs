@@ -90,7 +90,8 @@ async fn failures_are_retried_as_often_and_as_late_as_asked() {
     let quadratic = submit(&["--max-attempts", "2", "--retry-delay", "200ms", "--backoff", "quadratic"]).await;
     let once = submit(&["--max-attempts", "1"]).await;
     // Up to a tenth of the delay is jitter; what comes on top is the machine's.
-    for (id, delays) in [(fixed, vec![270, 270]), (exponential, vec![270, 540]), (quadratic, vec![720]), (once, vec![])] {
+    for (id, delays) in [(fixed, vec![270, 270]), (exponential, vec![270, 540]), (quadratic, vec![720]), (once, vec![])]
+    {
         let job = cluster.ended(&id).await;
         assert_eq!((job.state(), job.executions.len()), (JobState::Failed, delays.len() + 1), "{job:?}");
         assert!(job.executions.iter().all(|execution| execution.exit_code == Some(7)));
@@ -99,7 +100,18 @@ async fn failures_are_retried_as_often_and_as_late_as_asked() {
             assert!((*least..least + 1500).contains(&waited), "waited {waited} ms, not {least}: {job:?}");
         }
     }
-    let timed_out = cluster.hodei(&["run", "--timeout", "100ms", "--max-attempts", "2", "--retry-delay", "50ms", "--", "sleep", "9"]);
+    let timed_out = cluster.hodei(&[
+        "run",
+        "--timeout",
+        "100ms",
+        "--max-attempts",
+        "2",
+        "--retry-delay",
+        "50ms",
+        "--",
+        "sleep",
+        "9",
+    ]);
     assert_eq!(timed_out.await.code, 124);
     let job = cluster.list().await[0].clone();
     let kinds: Vec<_> = job.executions.iter().map(|execution| execution.failure_kind.as_str()).collect();
@@ -285,7 +297,8 @@ async fn tokens_configuration_and_completions_are_printed() {
     let token = cluster.hodei(&["token", "create", "worker"]).await.ok();
     assert_eq!(token.text().trim().len(), 36, "a UUID alone, for scripts: {token:?}");
     let worker = uuid::Uuid::now_v7().to_string();
-    let token = cluster.hodei(&["token", "create", "worker", "--worker-id", &worker, "--ttl", "1m", "--json"]).await.ok();
+    let token =
+        cluster.hodei(&["token", "create", "worker", "--worker-id", &worker, "--ttl", "1m", "--json"]).await.ok();
     assert_eq!(token.json()["worker_id"], json!(worker));
     let config = cluster.hodei(&["config"]).await.ok();
     let config: toml::Table = config.text().parse().expect("TOML");

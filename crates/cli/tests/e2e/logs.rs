@@ -62,7 +62,8 @@ fn numbered() -> Vec<String> {
 async fn readers_that_join_at_any_moment_get_every_line_once_in_order_and_end_with_the_job() {
     let cluster = Cluster::up(&["--slots", "1"]).await;
     // In bursts, so that readers catch up with the live end and fall behind again.
-    let script = format!("for n in $(seq 30); do seq $(((n - 1) * {0} + 1)) $((n * {0})); sleep 0.03; done", FAST_LINES / 30);
+    let script =
+        format!("for n in $(seq 30); do seq $(((n - 1) * {0} + 1)) $((n * {0})); sleep 0.03; done", FAST_LINES / 30);
     let id = cluster.queue(shell(script)).await;
 
     // It reads nothing before the job has ended, and nobody waits for it.
@@ -165,7 +166,8 @@ async fn a_reader_of_a_later_attempt_sees_the_earlier_ones_too() {
 async fn a_run_goes_on_through_a_crash_of_the_server() {
     let mut cluster = Cluster::start().await;
     let _worker = cluster.worker("a", &["--slots", "1"]).await;
-    let mut command = cluster.command(&["run", "--", "sh", "-c", "for n in $(seq 40); do echo $n; sleep 0.05; done; exit 9"]);
+    let mut command =
+        cluster.command(&["run", "--", "sh", "-c", "for n in $(seq 40); do echo $n; sleep 0.05; done; exit 9"]);
     command.env("HODEI_SERVER", cluster.socket());
     let running = tokio::spawn(run(command));
     until("it prints", || async {

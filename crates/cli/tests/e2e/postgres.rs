@@ -128,7 +128,9 @@ impl Postgres {
     /// The main process and those that serve its clients.
     fn processes(&self) -> Vec<Pid> {
         let file = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
-        let Some(main) = file.lines().next().and_then(|line| Pid::from_raw(line.parse().ok()?)) else { return Vec::new() };
+        let Some(main) = file.lines().next().and_then(|line| Pid::from_raw(line.parse().ok()?)) else {
+            return Vec::new();
+        };
         let children = crate::process::descendants(main);
         [main].into_iter().chain(children.into_iter().filter_map(Pid::from_raw)).collect()
     }

@@ -3,6 +3,7 @@
 use crate::{
     client::shell,
     cluster::Cluster,
+    crash::all_ended,
     process::{is_alive, numbers, run, until_true},
 };
 use hodei_api::v1::{self, JobState};
@@ -48,7 +49,8 @@ async fn a_job_over_its_memory_is_told_from_one_that_was_killed() {
         return;
     }
     let eat = "head -c 200000000 /dev/zero | tail";
-    let id = cluster.hodei(&["run", "-d", "--max-attempts", "1", "--memory", "32MiB", "--", "sh", "-c", eat]).await.ok();
+    let id =
+        cluster.hodei(&["run", "-d", "--max-attempts", "1", "--memory", "32MiB", "--", "sh", "-c", eat]).await.ok();
     let job = cluster.ended(id.text().trim()).await;
     assert_eq!(job.executions[0].failure_kind, "out_of_memory", "{job:?}");
 }
@@ -62,12 +64,14 @@ async fn scripts_come_from_files_and_standard_input() {
     assert_eq!(ran.text().lines().last(), Some("42"));
     let ran = with_stdin(cluster.command(&["run", "--script", "-", "--interpreter", "sed -n -f"]), "= \n").await;
     assert_eq!(ran.code, 0, "sed finds no input to number: {ran:?}");
-    let ran = with_stdin(cluster.command(&["run", "--script", "-"]), "#!/bin/bash -e\n[[ a == a ]]\nfalse\necho no\n").await;
+    let ran =
+        with_stdin(cluster.command(&["run", "--script", "-"]), "#!/bin/bash -e\n[[ a == a ]]\nfalse\necho no\n").await;
     assert_eq!((ran.code, ran.text()), (1, ""), "the first line names bash with -e: {ran:?}");
     let ran = with_stdin(cluster.command(&["run", "--stdin", "-", "--", "tr", "a-z", "A-Z"]), "shout\n").await;
     assert_eq!(ran.ok().text(), "SHOUT\n");
     let named = cluster.hodei(&["job", "list", "--json", "--limit", "10"]).await.ok().json();
-    let names: Vec<_> = named.as_array().expect("jobs").iter().map(|job| job["name"].as_str().expect("a name")).collect();
+    let names: Vec<_> =
+        named.as_array().expect("jobs").iter().map(|job| job["name"].as_str().expect("a name")).collect();
     assert_eq!(names, ["tr", "script", "script", "hello.sh"]);
 }
 
@@ -82,14 +86,23 @@ async fn with_stdin(mut command: Command, input: &str) -> crate::process::Ran {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_environment_is_clean_and_secrets_are_never_shown() {
     let cluster = Cluster::up(&["--slots", "1"]).await;
-    let mut command = cluster.command(&["run", "--env", "PLAIN=1", "--env", "HERE", "--secret", "TOKEN=hunter2hunter2"]);
-    command.args(["--", "sh", "-c", "echo $PLAIN $HERE; printf %.7s $TOKEN; sleep 0.2; echo ${TOKEN#???????}; echo $TOKEN >&2; env"]);
+    let mut command =
+        cluster.command(&["run", "--env", "PLAIN=1", "--env", "HERE", "--secret", "TOKEN=hunter2hunter2"]);
+    command.args([
+        "--",
+        "sh",
+        "-c",
+        "echo $PLAIN $HERE; printf %.7s $TOKEN; sleep 0.2; echo ${TOKEN#???????}; echo $TOKEN >&2; env",
+    ]);
     let ran = run_with(command, "HERE", "and there").await.ok();
     assert!(ran.text().starts_with("1 and there\n***\n"), "masked across two writes: {ran:?}");
     assert_eq!(ran.stderr, "***\n");
     assert!(ran.text().contains("TOKEN=***\n") && !ran.text().contains("hunter2"), "{ran:?}");
     let names: Vec<_> = ran.text().lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
-    assert!(!names.contains(&"HODEI_SERVER") && !names.contains(&"HODEI_DATA"), "the job has our environment: {names:?}");
+    assert!(
+        !names.contains(&"HODEI_SERVER") && !names.contains(&"HODEI_DATA"),
+        "the job has our environment: {names:?}"
+    );
     for name in ["HODEI_JOB_ID", "HODEI_EXECUTION_ID", "HODEI_ATTEMPT", "HODEI_PROGRESS", "HODEI_RESULT"] {
         assert!(names.contains(&name), "{name} is missing in {names:?}");
     }
@@ -114,17 +127,23 @@ async fn run_with(mut command: Command, name: &str, value: &str) -> crate::proce
 async fn progress_and_results_come_back() {
     let cluster = Cluster::up(&["--slots", "1"]).await;
     let script = r#"echo "37 nearly" >> $HODEI_PROGRESS; echo '{"answer": [4, 2]}' > $HODEI_RESULT"#;
+    // Many, because a job this short races with the word of its own start.
+    let jobs = vec![shell(script); 50];
+    cluster.jobs().queue_jobs(v1::QueueJobsRequest { jobs }).await.expect("jobs");
+    for job in all_ended(&cluster, 50).await {
+        let execution = &job.executions[0];
+        assert_eq!((execution.progress_percent, execution.progress_message.as_str()), (37.0, "nearly"), "{job:?}");
+        assert_eq!(cluster.job(&job.id).await.result.trim_ascii(), br#"{"answer": [4, 2]}"#);
+    }
     let ran = cluster.hodei(&["run", "--json", "--", "sh", "-c", script]).await.ok();
-    let job = &ran.json()["job"];
-    assert_eq!(job["result"], serde_json::json!({ "answer": [4, 2] }));
-    let execution = &job["executions"][0];
-    assert_eq!((&execution["progress_percent"], &execution["progress_message"]), (&37.0.into(), &"nearly".into()));
+    assert_eq!(ran.json()["job"]["result"], serde_json::json!({ "answer": [4, 2] }));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn json_has_each_line_and_then_the_job() {
     let cluster = Cluster::up(&["--slots", "1"]).await;
-    let ran = cluster.hodei(&["run", "--json", "--name", "a name", "--", "sh", "-c", "echo one; echo two; exit 3"]).await;
+    let ran =
+        cluster.hodei(&["run", "--json", "--name", "a name", "--", "sh", "-c", "echo one; echo two; exit 3"]).await;
     assert_eq!(ran.code, 3);
     let lines: Vec<serde_json::Value> =
         ran.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();

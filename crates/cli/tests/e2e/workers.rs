@@ -127,7 +127,8 @@ async fn a_worker_that_comes_back_after_a_crash_is_the_same_worker_and_delivers_
     cluster.home.write("go", "");
     until_true("the job has ended", || cluster.home.path("done").exists()).await;
     let spool = cluster.home.path("first/worker/spool");
-    until_true("its line and its result are spooled", || spooled(&spool).windows(7).any(|part| part == b"spooled")).await;
+    until_true("its line and its result are spooled", || spooled(&spool).windows(7).any(|part| part == b"spooled"))
+        .await;
     until_true("and nothing else is to come", || {
         let before = spooled(&spool);
         std::thread::sleep(Duration::from_millis(100));

@@ -34,7 +34,8 @@ use std::{
 use supervisor::{Order, Supervisor};
 use thiserror::Error;
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    runtime::Handle,
+    sync::{Semaphore, mpsc, oneshot, watch},
     task::JoinHandle,
 };
 
@@ -65,6 +66,8 @@ pub enum ExecutorEvent {
 pub enum ExecutorError {
     #[error("the scratch folder {} cannot be used: {error}", path.display())]
     Scratch { path: PathBuf, error: io::Error },
+    #[error("the executor's thread cannot be started: {0}")]
+    Thread(io::Error),
     #[error("the guardian cannot be started: {0}")]
     Guardian(io::Error),
 }
@@ -102,6 +105,27 @@ struct Places {
 struct Slots {
     tasks: Vec<(mpsc::UnboundedSender<Command>, JoinHandle<()>)>,
     supervisor: Option<JoinHandle<()>>,
+    thread: Thread,
+}
+
+/// The thread that all tasks of the executor run on. They pass things on to each other all the time; on a thread of
+/// their own that wakes nobody.
+#[derive(Debug)]
+struct Thread {
+    tasks: Handle,
+    /// The thread ends when this is dropped.
+    _alive: oneshot::Sender<()>,
+}
+
+impl Thread {
+    fn start() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let tasks = runtime.handle().clone();
+        let (alive, ended) = oneshot::channel();
+        let run = move || _ = runtime.block_on(ended);
+        std::thread::Builder::new().name("executor".to_owned()).spawn(run)?;
+        Ok(Self { tasks, _alive: alive })
+    }
 }
 
 impl ExecutorConfig {
@@ -128,7 +152,10 @@ impl Executor {
         config: ExecutorConfig,
     ) -> Result<(Self, mpsc::UnboundedReceiver<ExecutorEvent>), ExecutorError> {
         let config = ExecutorConfig { scratch: make_scratch(&config.scratch)?, ..config };
-        let guardian = config.start_guardian().await.map_err(ExecutorError::Guardian)?;
+        let thread = Thread::start().map_err(ExecutorError::Thread)?;
+        let for_start = config.clone();
+        let guardian = thread.tasks.spawn(async move { for_start.start_guardian().await });
+        let guardian = guardian.await.map_err(io::Error::other).flatten().map_err(ExecutorError::Guardian)?;
         let isolation = guardian.isolation.clone();
         let (events, received) = mpsc::unbounded_channel();
         let (orders, for_guardian) = mpsc::unbounded_channel();
@@ -141,7 +168,7 @@ impl Executor {
             lease: lease_seen,
             generation: generation.clone(),
         };
-        let supervisor = Some(tokio::spawn(supervisor.run()));
+        let supervisor = Some(thread.tasks.spawn(supervisor.run()));
         let places = Places { free: (0..config.slots).collect(), taken: HashMap::new() };
         let shared = Arc::new(Shared {
             config,
@@ -153,7 +180,7 @@ impl Executor {
             shutdown: watch::Sender::new(false),
             places: Mutex::new(places),
         });
-        let slots = Arc::new(Mutex::new(Slots { tasks: Vec::new(), supervisor }));
+        let slots = Arc::new(Mutex::new(Slots { tasks: Vec::new(), supervisor, thread }));
         Ok((Self { shared, slots, isolation }, received))
     }
 
@@ -213,7 +240,8 @@ impl Executor {
         while slots.tasks.len() <= slot as usize {
             let (sender, receiver) = mpsc::unbounded_channel();
             let task = SlotTask::new(slots.tasks.len() as u32, self.shared.clone());
-            slots.tasks.push((sender, tokio::spawn(task.serve(receiver))));
+            let task = slots.thread.tasks.spawn(task.serve(receiver));
+            slots.tasks.push((sender, task));
         }
         _ = slots.tasks[slot as usize].0.send(command);
     }

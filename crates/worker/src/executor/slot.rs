@@ -228,7 +228,7 @@ impl SlotTask {
                     watch.read_progress(reports, pipe::Receiver::try_read);
                     None
                 }
-                () = sleep_until(watch.progress_due()), if watch.progress.due().is_some() => {
+                () = sleep_until(watch.progress_due()), if watch.may_report() => {
                     if let Some(progress) = watch.progress.take() {
                         watch.report(&shared.events, progress);
                     }
@@ -324,6 +324,11 @@ impl Watch {
 
     fn may_time_out(&self) -> bool {
         self.run_until.is_some() && self.why.is_none()
+    }
+
+    /// The job may be faster with its first report than the guardian with the word of its start, which comes first.
+    fn may_report(&self) -> bool {
+        self.started_at.is_some() && self.progress.due().is_some()
     }
 
     fn run_until(&self) -> Instant {

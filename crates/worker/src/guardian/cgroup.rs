@@ -96,13 +96,13 @@ impl Groups {
         let kind = match &self.layout {
             Layout::V1 { cpu, memory, pids } => {
                 let (cpu, memory, pids) = (within(cpu)?, within(memory)?, within(pids)?);
-                let count = pids.as_ref().map(|dir| File::open(dir.join("pids.current"))).transpose()?;
-                Kind::V1 { cpu, memory, pids, count }
+                Kind::V1 { cpu, memory, pids }
             }
             Layout::V2 { base, limits } => Kind::V2 { dir: slot_folder(base, index)?, limits: limits.clone() },
             Layout::None => Kind::None,
         };
         let group = SlotGroup {
+            count: kind.pids_folder().map(|dir| File::open(dir.join("pids.current"))).transpose()?,
             kind,
             pids_limit: self.pids_limit,
             applied: Mutex::default(),
@@ -129,6 +129,8 @@ fn slot_folders(base: &Path) -> Vec<PathBuf> {
 #[derive(Debug)]
 pub(super) struct SlotGroup {
     kind: Kind,
+    /// The file that tells how many there are, be they alive or not reaped yet.
+    count: Option<File>,
     pids_limit: u32,
     /// What its files say now, so that they are written only when a job wants something else.
     applied: Mutex<Limits>,
@@ -137,9 +139,19 @@ pub(super) struct SlotGroup {
 
 #[derive(Debug)]
 enum Kind {
-    V1 { cpu: Option<PathBuf>, memory: Option<PathBuf>, pids: Option<PathBuf>, count: Option<File> },
+    V1 { cpu: Option<PathBuf>, memory: Option<PathBuf>, pids: Option<PathBuf> },
     V2 { dir: PathBuf, limits: Vec<Limit> },
     None,
+}
+
+impl Kind {
+    fn pids_folder(&self) -> Option<&PathBuf> {
+        match self {
+            Kind::V1 { pids, .. } => pids.as_ref(),
+            Kind::V2 { dir, limits } => limits.contains(&Limit::Pids).then_some(dir),
+            Kind::None => None,
+        }
+    }
 }
 
 impl SlotGroup {
@@ -231,16 +243,13 @@ impl SlotGroup {
         text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Whether nothing is left, as far as one cheap look can tell. When it cannot, the answer is no.
-    pub(super) fn is_quiet(&self) -> bool {
-        match &self.kind {
-            // The one that is always there is the slot's thread.
-            Kind::V1 { count: Some(count), .. } => {
-                let mut text = [0; 8];
-                count.read_at(&mut text, 0).is_ok_and(|size| text[..size] == *b"1\n")
-            }
-            _ => false,
-        }
+    /// Whether nothing is left, not even what is dead and not reaped; `None` where nobody counts.
+    pub(super) fn is_quiet(&self) -> Option<bool> {
+        // On version 1 the one that is always there is the slot's thread.
+        let quiet: &[u8] = if matches!(self.kind, Kind::V1 { .. }) { b"1\n" } else { b"0\n" };
+        let mut text = [0; 8];
+        let size = self.count.as_ref()?.read_at(&mut text, 0).ok()?;
+        Some(&text[..size] == quiet)
     }
 
     pub(super) fn members(&self) -> Vec<Pid> {
@@ -270,11 +279,7 @@ impl SlotGroup {
     }
 
     fn limit_pids(&self, text: &str) -> io::Result<()> {
-        match &self.kind {
-            Kind::V1 { pids: Some(dir), .. } => write(&dir.join("pids.max"), text),
-            Kind::V2 { dir, limits } if limits.contains(&Limit::Pids) => write(&dir.join("pids.max"), text),
-            _ => Ok(()),
-        }
+        self.kind.pids_folder().map_or(Ok(()), |dir| write(&dir.join("pids.max"), text))
     }
 
     /// Kills all members in one step where the kernel can do that.

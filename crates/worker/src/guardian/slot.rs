@@ -22,10 +22,14 @@ use std::{
     path::PathBuf,
     process::{Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 /// How long to wait for a sign of death before looking again.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// How often and how long to wait for the main thread to reap.
+const REAPING_LOOKS: usize = 50;
+const REAPING_PAUSE: Duration = Duration::from_millis(1);
 /// More descriptors than this are not watched at a time.
 const WATCHED: usize = 64;
 /// The exit code by which a shell tells that SIGKILL ended what it ran.
@@ -133,7 +137,7 @@ impl Slot {
     /// Returns when nothing of the execution is left. After a stop the rest of the grace is for what outlives the main
     /// process, too; otherwise it is killed at once.
     fn clear(&self, execution: ExecutionId, main: Pid, shared: &Shared) {
-        if self.group.is_quiet() {
+        if self.group.is_quiet() == Some(true) {
             return;
         }
         loop {
@@ -150,8 +154,19 @@ impl Slot {
             }
             wait_for_any(&watched);
         }
-        // Orphans that ended by themselves are the main thread's to reap.
+        self.await_reaping(shared);
+    }
+
+    /// Orphans that ended by themselves are the main thread's to reap. Until then they count against the next job's limit.
+    fn await_reaping(&self, shared: &Shared) {
         shared.wake();
+        for _ in 0..REAPING_LOOKS {
+            if self.group.is_quiet() != Some(false) {
+                break;
+            }
+            std::thread::sleep(REAPING_PAUSE);
+            shared.wake();
+        }
     }
 }
 
