@@ -1,7 +1,7 @@
 //! What people and programs see.
 
-use comfy_table::{ContentArrangement, Table, presets};
 use hodei_api::v1;
+use rustix::termios::tcgetwinsize;
 use serde_json::{Value, json};
 use std::{
     io::{self, IsTerminal, Write},
@@ -62,17 +62,35 @@ pub fn print_entries(entries: &[v1::LogEntry], json: bool) {
     }
 }
 
-/// A table that fits the terminal, without frames.
-pub fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(header);
+/// A column of a table: its title, and how soon it gives way on a narrow terminal. Zero stays; of the others the highest
+/// goes first.
+pub type Column = (&'static str, u8);
+
+/// Prints a table that fits the terminal: columns that people can do without give way before any line wraps, because an
+/// id that wraps cannot be copied.
+pub fn table(columns: &[Column], rows: &[Vec<String>]) {
+    let room = match tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),
+        _ => usize::MAX,
+    };
+    let mut shown: Vec<usize> = (0..columns.len()).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([columns[column].0.len()]).max().unwrap_or(0)
+    };
+    while shown.iter().map(|column| width(*column) + 2).sum::<usize>() > room
+        && let Some(last) = shown.iter().copied().filter(|column| columns[*column].1 > 0).max_by_key(|c| columns[*c].1)
+    {
+        shown.retain(|column| *column != last);
+    }
+    let line = |cell: &dyn Fn(usize) -> String| {
+        let padded: String = shown.iter().map(|column| format!("{:<1$}  ", cell(*column), width(*column))).collect();
+        println(padded.trim_end());
+    };
+    line(&|column| columns[column].0.to_owned());
     for row in rows {
-        table.add_row(row);
+        line(&|column| row[column].clone());
     }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    println(&table.trim_fmt());
 }
 
 pub fn state_name(state: v1::JobState) -> String {

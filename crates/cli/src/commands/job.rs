@@ -61,18 +61,29 @@ pub async fn list(client: &mut Client, states: &[StateArg], queue: Option<String
     if json {
         output::print_json(&Value::Array(jobs.iter().map(output::job_json).collect()));
     } else {
-        output::table(["ID", "NAME", "QUEUE", "PRIORITY", "STATE", "RUNS", "CREATED", "TOOK"], jobs.iter().map(row).collect());
+        output::table(&COLUMNS, &jobs.iter().map(row).collect::<Vec<_>>());
     }
     Ok(exit::OK)
 }
 
-fn row(job: &v1::Job) -> [String; 8] {
+const COLUMNS: [output::Column; 8] = [
+    ("ID", 0),
+    ("NAME", 1),
+    ("QUEUE", 3),
+    ("PRIORITY", 6),
+    ("STATE", 0),
+    ("RUNS", 5),
+    ("CREATED", 2),
+    ("TOOK", 4),
+];
+
+fn row(job: &v1::Job) -> Vec<String> {
     let spec = job.spec.clone().unwrap_or_default();
     let took = match (job.started_at_ms, job.finished_at_ms) {
         (0, _) | (_, 0) => String::new(),
         (started, finished) => output::span((finished - started).max(0)),
     };
-    [
+    vec![
         job.id.clone(),
         spec.name.clone(),
         spec.queue.clone(),

@@ -112,15 +112,25 @@ pub async fn list(client: &mut Client, json: bool) -> Result<u8> {
     if json {
         output::print_json(&Value::Array(workers.iter().map(worker_json).collect()));
     } else {
-        output::table(["ID", "NAME", "STATE", "RUNNING", "SLOTS", "FREE CPU", "FREE MEMORY"], workers.iter().map(row).collect());
+        output::table(&COLUMNS, &workers.iter().map(row).collect::<Vec<_>>());
     }
     Ok(exit::OK)
 }
 
-fn row(worker: &v1::Worker) -> [String; 7] {
+const COLUMNS: [output::Column; 7] = [
+    ("ID", 0),
+    ("NAME", 1),
+    ("STATE", 0),
+    ("RUNNING", 2),
+    ("SLOTS", 3),
+    ("FREE CPU", 4),
+    ("FREE MEMORY", 5),
+];
+
+fn row(worker: &v1::Worker) -> Vec<String> {
     let info = worker.info.clone().unwrap_or_default();
     let free = worker.free.unwrap_or_default();
-    [
+    vec![
         worker.id.clone(),
         info.name,
         output::worker_state_name(worker.state()),
