@@ -2,7 +2,10 @@
 
 use crate::client::Client;
 use futures::stream;
-use hodei_api::v1::{self, server_event, worker_event};
+use hodei_api::{
+    logs::{Encoder, Entry},
+    v1::{self, server_event, worker_event},
+};
 use tokio::sync::mpsc;
 use tonic::{Request, Status, Streaming};
 use uuid::Uuid;
@@ -65,6 +68,11 @@ impl FakeWorker {
         }
     }
 
+    /// Waits until the server ends the stream.
+    pub async fn closed(&mut self) {
+        while self.incoming.message().await.expect("an end in order").is_some() {}
+    }
+
     pub async fn assignment(&mut self) -> v1::Assignment {
         self.next(|kind| match kind {
             server_event::Kind::Run(assignment) => Some(assignment),
@@ -87,4 +95,13 @@ fn send(outgoing: &mpsc::UnboundedSender<v1::WorkerMessage>, kind: worker_event:
 
 pub fn id_text(bytes: &[u8]) -> String {
     Uuid::from_slice(bytes).expect("an id").to_string()
+}
+
+/// A log chunk of one line.
+pub fn line_of(of: &v1::Assignment, first: u64, text: &[u8]) -> worker_event::Kind {
+    let mut encoder = Encoder::default();
+    encoder.push(Entry { at_ms: 1, stderr: false, unfinished: false, text });
+    let (data, count) = encoder.finish();
+    let (job_id, execution_id) = (of.job_id.clone(), of.execution_id.clone());
+    worker_event::Kind::Logs(v1::LogChunk { job_id, execution_id, first, count, data: data.into() })
 }

@@ -3,13 +3,10 @@
 use crate::{
     client::{lines, shell},
     cluster::{Cluster, SHORT_LEASE},
-    fake::{self, FakeWorker, KEY, id_text, signed},
+    fake::{self, FakeWorker, KEY, id_text, line_of, signed},
     process::{is_alive, numbers, until, until_true},
 };
-use hodei_api::{
-    logs::{Encoder, Entry},
-    v1::{self, JobState, worker_event},
-};
+use hodei_api::v1::{self, JobState, worker_event};
 use rustix::process::Signal;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tonic::{Code, Request, Status};
@@ -398,13 +395,4 @@ fn tell_all(worker: &FakeWorker, of: &v1::Assignment) {
     worker.send(line_of(of, 0, b"stale"));
     worker.send(line_of(of, 2, b"stale"));
     worker.send(worker_event::Kind::Finished(v1::Finished { execution_id, ..Default::default() }));
-}
-
-/// A log chunk of one line.
-fn line_of(of: &v1::Assignment, first: u64, text: &[u8]) -> worker_event::Kind {
-    let mut encoder = Encoder::default();
-    encoder.push(Entry { at_ms: 1, stderr: false, unfinished: false, text });
-    let (data, count) = encoder.finish();
-    let (job_id, execution_id) = (of.job_id.clone(), of.execution_id.clone());
-    worker_event::Kind::Logs(v1::LogChunk { job_id, execution_id, first, count, data: data.into() })
 }

@@ -11,7 +11,7 @@ use hodei_core::{
     id::{ExecutionId, JobId},
     protocol::LogChunk,
 };
-use rustix::io::Errno;
+use rustix::{fd::OwnedFd, io::Errno};
 use std::{io, sync::Arc, time::Duration};
 use tokio::{
     net::unix::pipe,
@@ -19,6 +19,7 @@ use tokio::{
     sync::{Notify, Semaphore, mpsc, watch},
     time::{Instant, sleep_until},
 };
+use tracing::warn;
 
 /// Entries wait at most this long for more to share their chunk.
 const LINGER: Duration = Duration::from_millis(20);
@@ -28,7 +29,7 @@ const READ: usize = 64 << 10;
 /// One of a job's two streams.
 #[derive(Debug)]
 pub(super) struct Stream {
-    pipe: pipe::Receiver,
+    pipe: OwnedFd,
     stderr: bool,
     open: bool,
     masker: Option<Masker>,
@@ -36,9 +37,24 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(pipe: pipe::Receiver, stderr: bool, masks: Option<&Arc<Masks>>) -> Self {
+    /// The pipe's reading end must not block.
+    pub(super) fn new(pipe: OwnedFd, stderr: bool, masks: Option<&Arc<Masks>>) -> Self {
         Self { pipe, stderr, open: true, masker: masks.cloned().map(Masker::new), lines: Lines::default() }
     }
+
+    /// The same pipe, watched by the runtime.
+    fn watched(&self) -> io::Result<pipe::Receiver> {
+        pipe::Receiver::from_owned_fd_unchecked(self.pipe.try_clone()?)
+    }
+}
+
+/// How far the job is.
+#[derive(Debug, Default)]
+pub(super) struct Phases {
+    /// It goes on long enough for its output to be worth following. What a shorter job prints is read at its end.
+    pub live: Notify,
+    /// Nobody writes any more.
+    pub ended: Notify,
 }
 
 /// Where an execution's entries go.
@@ -69,28 +85,46 @@ impl Output {
         Self { job, execution, events, budget, shutdown, encoder, next, last_emit, emit_at }
     }
 
-    /// Reads both streams to their end, or until `ended` tells that nobody writes to them any more. Returns the number
-    /// of entries.
-    pub(super) async fn pump(mut self, mut stdout: Stream, mut stderr: Stream, ended: &Notify) -> u64 {
+    /// Reads both streams to their end, or until nobody writes to them any more. Returns the number of entries.
+    pub(super) async fn pump(mut self, mut stdout: Stream, mut stderr: Stream, phases: &Phases) -> u64 {
         let mut buffer = Vec::new();
-        while stdout.open || stderr.open {
-            select! {
-                ready = stdout.pipe.readable(), if stdout.open => self.read(ready, &mut stdout, &mut buffer).await,
-                ready = stderr.pipe.readable(), if stderr.open => self.read(ready, &mut stderr, &mut buffer).await,
-                () = sleep_until(self.emit_at.unwrap_or_else(Instant::now)), if self.emit_at.is_some() => self.emit().await,
-                () = ended.notified() => {
-                    self.drain(&mut stdout, &mut buffer).await;
-                    self.drain(&mut stderr, &mut buffer).await;
-                }
-            }
+        let live = select! {
+            () = phases.live.notified() => true,
+            () = phases.ended.notified() => false,
+        };
+        if live && let Err(error) = self.follow(&mut stdout, &mut stderr, &mut buffer, phases).await {
+            warn!(execution = %self.execution, %error, "the job's output cannot be followed and is cut off");
+            (stdout.open, stderr.open) = (false, false);
         }
+        self.drain(&mut stdout, &mut buffer).await;
+        self.drain(&mut stderr, &mut buffer).await;
         self.emit().await;
         self.next
     }
 
-    async fn read(&mut self, ready: io::Result<()>, stream: &mut Stream, buffer: &mut Vec<u8>) {
+    /// Reads what comes while it comes.
+    async fn follow(
+        &mut self,
+        stdout: &mut Stream,
+        stderr: &mut Stream,
+        buffer: &mut Vec<u8>,
+        phases: &Phases,
+    ) -> io::Result<()> {
+        let (out, err) = (stdout.watched()?, stderr.watched()?);
+        while stdout.open || stderr.open {
+            select! {
+                ready = out.readable(), if stdout.open => self.read(ready, &out, stdout, buffer).await,
+                ready = err.readable(), if stderr.open => self.read(ready, &err, stderr, buffer).await,
+                () = sleep_until(self.emit_at.unwrap_or_else(Instant::now)), if self.emit_at.is_some() => self.emit().await,
+                () = phases.ended.notified() => break,
+            }
+        }
+        Ok(())
+    }
+
+    async fn read(&mut self, ready: io::Result<()>, pipe: &pipe::Receiver, stream: &mut Stream, buffer: &mut Vec<u8>) {
         buffer.resize(READ, 0);
-        match ready.and_then(|()| stream.pipe.try_read(buffer)) {
+        match ready.and_then(|()| pipe.try_read(buffer)) {
             Ok(0) => self.close(stream).await,
             Ok(size) => self.take(stream, &buffer[..size]).await,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

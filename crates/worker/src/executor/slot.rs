@@ -5,7 +5,7 @@ use super::{
     clock::wall,
     folder::{Folder, Left},
     mask::Masks,
-    output::{Output, Stream},
+    output::{Output, Phases, Stream},
     program,
     progress::ProgressLines,
     supervisor::Order,
@@ -29,7 +29,7 @@ use std::{io, sync::Arc};
 use tokio::{
     net::unix::pipe,
     select,
-    sync::{Notify, mpsc, oneshot},
+    sync::{mpsc, oneshot},
     time::{Instant, sleep_until},
 };
 use tracing::{debug, warn};
@@ -144,14 +144,14 @@ impl SlotTask {
         let output = Output::new(assignment.job, assignment.execution, events, budget, shared.shutdown.subscribe());
         let stdout = Stream::new(stdout, false, masks.as_ref());
         let stderr = Stream::new(stderr, true, masks.as_ref());
-        let ended = Notify::new();
+        let phases = Phases::default();
         let mut watch = Watch::new(assignment, masks);
         let end = async {
-            let end = self.watch(&mut watch, commands).await;
-            ended.notify_one();
+            let end = self.watch(&mut watch, commands, &phases).await;
+            phases.ended.notify_one();
             end
         };
-        let (end, log_entries) = tokio::join!(end, output.pump(stdout, stderr, &ended));
+        let (end, log_entries) = tokio::join!(end, output.pump(stdout, stderr, &phases));
         Ok(self.finished(watch, end, log_entries, &start))
     }
 
@@ -200,7 +200,12 @@ impl SlotTask {
     }
 
     /// Follows a job from the moment it was handed over until all of it is gone.
-    async fn watch(&mut self, watch: &mut Watch, commands: &mut mpsc::UnboundedReceiver<Command>) -> End {
+    async fn watch(
+        &mut self,
+        watch: &mut Watch,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+        phases: &Phases,
+    ) -> End {
         let Some(Link { socket, generation }) = &self.link else { return End::Lost };
         let (shared, lost) = (&self.shared, *generation);
         let reports = self.folder.as_ref().map(|folder| &folder.reports);
@@ -210,11 +215,18 @@ impl SlotTask {
                 report = socket.receive() => match report {
                     Some(Report::Started { at }) => {
                         watch.started(at);
+                        phases.live.notify_one();
                         _ = shared.events.send(ExecutorEvent::Started { execution: watch.execution, at });
                         watch.due_stop()
                     }
                     Some(Report::NotStarted(error)) => break End::NotStarted(error),
-                    Some(Report::Ended(ended)) => break End::Ended(ended),
+                    Some(Report::Ended(ended)) => {
+                        if watch.started_at.is_none() {
+                            watch.started(ended.started);
+                            _ = shared.events.send(ExecutorEvent::Started { execution: watch.execution, at: ended.started });
+                        }
+                        break End::Ended(ended)
+                    }
                     None => break End::Lost,
                 },
                 command = commands.recv() => match command {
@@ -409,10 +421,10 @@ fn lease_ran_out() -> Outcome {
 }
 
 /// The reading end for us, and the writing end for the job.
-fn output_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
+fn output_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&reader, true)?;
-    Ok((pipe::Receiver::from_owned_fd_unchecked(reader)?, writer))
+    Ok((reader, writer))
 }
 
 async fn readable(reports: Option<&pipe::Receiver>) {

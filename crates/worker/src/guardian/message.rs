@@ -84,7 +84,10 @@ pub(crate) struct Limits {
 /// From the guardian on a slot's socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
-    Started { at: Time },
+    /// Left out when the job ended at once.
+    Started {
+        at: Time,
+    },
     NotStarted(StartError),
     Ended(Ended),
 }

@@ -52,6 +52,8 @@ pub(super) fn shrug_off_polite_signals() {
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
             libc::sigaction(signal, &action, std::ptr::null_mut());
         }
+        // Ignored by whoever started the agent, it would keep the ends of the jobs from us.
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{
     Shared,
     cgroup::SlotGroup,
-    message::{self, Ended, INLINE, Report, Start, StartError, Stopped},
+    message::{self, Ended, INLINE, Report, Start, StartError, Stopped, Usage},
     posix,
     proc::{self, Marks},
 };
@@ -27,6 +27,8 @@ use std::{
 
 /// How long to wait for a sign of death before looking again.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// A job that ends within this time has no message for its start: two messages would cost it more than it is worth.
+const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// How often and how long to wait for the main thread to reap.
 const REAPING_LOOKS: usize = 50;
 const REAPING_PAUSE: Duration = Duration::from_millis(1);
@@ -175,70 +177,90 @@ pub(super) fn serve(slot: &Slot, socket: &OwnedFd, shared: &Shared) {
     let entered = slot.group.enter();
     let mut packet = vec![0; INLINE];
     while let Ok(Some((start, fds))) = message::receive(socket, &mut packet) {
-        let report = match &entered {
-            Ok(()) => run(slot, socket, shared, start, fds),
-            Err(error) => Report::NotStarted(StartError::Limits { message: error.to_string() }),
+        let begun = match &entered {
+            Ok(()) => Running::begin(slot, shared, &start, fds),
+            Err(error) => Err(StartError::Limits { message: error.to_string() }),
         };
-        if message::send(socket, &report, &[]).is_err() {
+        let sent = match begun {
+            Ok(running) => {
+                running.tell_start(socket);
+                // The pipes close after the report, so that the agent wakes once for both.
+                message::send(socket, &Report::Ended(running.end(slot, shared)), &[])
+            }
+            Err(error) => message::send(socket, &Report::NotStarted(error), &[]),
+        };
+        if sent.is_err() {
             break;
         }
     }
 }
 
-fn run(slot: &Slot, socket: &OwnedFd, shared: &Shared, start: Start, fds: Vec<OwnedFd>) -> Report {
-    if let Some(deadline_ms) = start.deadline_ms {
-        shared.prolong(deadline_ms);
-    }
-    if shared.lease_is_over() {
-        return Report::NotStarted(StartError::Lease);
-    }
-    let joins = match slot.group.prepare(start.limits) {
-        Ok(joins) => joins,
-        Err(error) => return Report::NotStarted(StartError::Limits { message: error.to_string() }),
-    };
-    let limited = start.limits.memory_bytes > 0;
-    let memory_kills = if limited { slot.group.memory_kills() } else { 0 };
-    let pipes = Pipes::new(fds, start.stdin);
-    let (main, command) = match pipes.and_then(|pipes| spawn(&start, pipes, &joins)) {
-        Ok(spawned) => spawned,
-        Err(error) => return Report::NotStarted(StartError::Spawn { errno: error.raw_os_error().unwrap_or(0) }),
-    };
-    let started = wall();
-    *slot.current() = Some(Current { execution: start.execution, main, exited: false, stop: None });
-    // The lease may have ended between the look at it and this moment; the main thread has then looked in vain.
-    if shared.lease_is_over() {
-        slot.stop_now();
-    }
-    _ = message::send(socket, &Report::Started { at: started }, &[]);
-    let ended = wait(slot, start.execution, main, started, shared);
-    // Its ends of the pipes close here and not earlier: the agent wakes once for the end of the output and the report.
-    drop(command);
-    let killed = ended.signal == Some(Signal::KILL.as_raw()) || ended.exit_code == Some(SHELL_KILLED);
-    let out_of_memory = limited && killed && slot.group.memory_kills() > memory_kills;
-    Report::Ended(Ended { out_of_memory, ..ended })
+/// A job that was started.
+struct Running {
+    execution: ExecutionId,
+    main: Pid,
+    started: Time,
+    /// How often the kernel had killed for want of memory before; `None` without a limit.
+    memory_kills: Option<u64>,
+    /// Keeps the guardian's ends of the job's pipes open.
+    _command: Command,
 }
 
-/// Waits for the main process, then for the end of all that it started.
-fn wait(slot: &Slot, execution: ExecutionId, main: Pid, started: Time, shared: &Shared) -> Ended {
-    // The number of the main process stays its own until it is reaped: only after `exited` is set.
-    while let Err(Errno::INTR) =
-        rustix::process::waitid(WaitId::Pid(main), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
-    {}
-    if let Some(current) = slot.current().as_mut() {
-        current.exited = true;
+impl Running {
+    fn begin(slot: &Slot, shared: &Shared, start: &Start, fds: Vec<OwnedFd>) -> Result<Self, StartError> {
+        if let Some(deadline_ms) = start.deadline_ms {
+            shared.prolong(deadline_ms);
+        }
+        if shared.lease_is_over() {
+            return Err(StartError::Lease);
+        }
+        let joins = slot.group.prepare(start.limits);
+        let joins = joins.map_err(|error| StartError::Limits { message: error.to_string() })?;
+        let memory_kills = (start.limits.memory_bytes > 0).then(|| slot.group.memory_kills());
+        let spawned = Pipes::new(fds, start.stdin).and_then(|pipes| spawn(start, pipes, &joins));
+        let (main, command) =
+            spawned.map_err(|error| StartError::Spawn { errno: error.raw_os_error().unwrap_or(0) })?;
+        let (execution, started) = (start.execution, wall());
+        *slot.current() = Some(Current { execution, main, exited: false, stop: None });
+        // The lease may have ended between the look at it and this moment; the main thread has then looked in vain.
+        if shared.lease_is_over() {
+            slot.stop_now();
+        }
+        Ok(Self { execution, main, started, memory_kills, _command: command })
     }
-    let (status, usage) = posix::reap(main).unwrap_or((ExitStatus::from_raw(0), Default::default()));
-    slot.clear(execution, main, shared);
-    let stopped = slot.current().take().and_then(|current| current.stop).map(|stop| stop.why);
-    Ended {
-        exit_code: status.code(),
-        signal: status.signal(),
-        out_of_memory: false,
-        stopped,
-        usage,
-        started,
-        finished: wall(),
+
+    /// Tells the agent of the start, unless the job ends so soon that its end tells enough.
+    fn tell_start(&self, socket: &OwnedFd) {
+        if !ends_soon(self.main) {
+            _ = message::send(socket, &Report::Started { at: self.started }, &[]);
+        }
     }
+
+    /// Waits for the main process, then for the end of all that it started.
+    fn end(&self, slot: &Slot, shared: &Shared) -> Ended {
+        // The number of the main process stays its own until it is reaped: only after `exited` is set.
+        while let Err(Errno::INTR) =
+            rustix::process::waitid(WaitId::Pid(self.main), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+        {}
+        if let Some(current) = slot.current().as_mut() {
+            current.exited = true;
+        }
+        // Nobody else reaps it; if someone did, it must not count as a success.
+        let lost = |_| (ExitStatus::from_raw(Signal::KILL.as_raw()), Usage::default());
+        let (status, usage) = posix::reap(self.main).unwrap_or_else(lost);
+        slot.clear(self.execution, self.main, shared);
+        let stopped = slot.current().take().and_then(|current| current.stop).map(|stop| stop.why);
+        let (exit_code, signal) = (status.code(), status.signal());
+        let killed = signal == Some(Signal::KILL.as_raw()) || exit_code == Some(SHELL_KILLED);
+        let out_of_memory = killed && self.memory_kills.is_some_and(|before| slot.group.memory_kills() > before);
+        Ended { exit_code, signal, out_of_memory, stopped, usage, started: self.started, finished: wall() }
+    }
+}
+
+/// Whether a process ends in a moment.
+fn ends_soon(main: Pid) -> bool {
+    let Some(handle) = handle(main) else { return false };
+    matches!(rustix::event::poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&SOON)), Ok(1))
 }
 
 /// What becomes the standard descriptors of the job.
@@ -259,8 +281,8 @@ impl Pipes {
     }
 }
 
-/// Starts the job as the leader of a process group of its own. The command keeps the pipes open. With nothing to join, std does this without copying the
-/// guardian's page tables.
+/// Starts the job as the leader of a process group of its own. The command keeps the pipes open. With nothing to join,
+/// std does this without copying the guardian's page tables.
 fn spawn(start: &Start, pipes: Pipes, joins: &[File]) -> io::Result<(Pid, Command)> {
     let mut command = Command::new(&start.program);
     if let Some((name, args)) = start.args.split_first() {
