@@ -48,7 +48,7 @@ pub struct Encoder {
 
 impl Encoder {
     pub fn push(&mut self, entry: Entry<'_>) {
-        let flags = u8::from(entry.stderr) * STDERR | u8::from(entry.unfinished) * UNFINISHED;
+        let flags = (u8::from(entry.stderr) * STDERR) | (u8::from(entry.unfinished) * UNFINISHED);
         self.plain.push(flags);
         let since = if self.count == 0 { entry.at_ms } else { entry.at_ms - self.last_ms };
         put_number(&mut self.plain, u64::try_from(since).unwrap_or(0));

@@ -222,7 +222,8 @@ fn free_address() -> Result<String> {
 
 /// Every measurement on PostgreSQL begins with an empty database of its own.
 async fn new_database() -> Result<String> {
-    let url = std::env::var("HODEI_TEST_POSTGRES").context("HODEI_TEST_POSTGRES is not set; use 'cargo xtask bench'")?;
+    let url =
+        std::env::var("HODEI_TEST_POSTGRES").context("HODEI_TEST_POSTGRES is not set; use 'cargo xtask bench'")?;
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await?;
     tokio::spawn(connection);
     let name = format!("bench_{}_{}", std::process::id(), crate::limits::now().as_nanos());

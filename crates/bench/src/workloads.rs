@@ -90,7 +90,8 @@ pub async fn single_callers(hodei: &Path, kind: StoreKind, report: &mut Report) 
     let after = cluster.commits().await?;
     let (commits, rows) = (after.0 - before.0, after.1 - before.1);
     report.line("enqueue, 16 single callers", format!("{:.0} jobs/s", times.len() as f64 / seconds));
-    let shared = format!("{:.0} commits/s, {:.1} jobs per commit", commits as f64 / seconds, rows as f64 / commits as f64);
+    let shared =
+        format!("{:.0} commits/s, {:.1} jobs per commit", commits as f64 / seconds, rows as f64 / commits as f64);
     report.line("  group commit", shared);
     report.line("  time of one call", percentiles(times));
     Ok(())

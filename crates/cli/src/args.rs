@@ -36,7 +36,7 @@ pub struct Common {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a job, show what it prints, and exit with its exit code.
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Submit, inspect and steer jobs.
     #[command(subcommand)]
     Job(JobCommand),
@@ -161,7 +161,7 @@ pub enum StateArg {
 #[derive(Debug, Subcommand)]
 pub enum JobCommand {
     /// Store a job and print its id.
-    Submit(JobArgs),
+    Submit(Box<JobArgs>),
     /// List jobs, newest first.
     List {
         /// Only jobs in this state; may be given several times.

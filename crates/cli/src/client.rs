@@ -41,7 +41,10 @@ pub enum Target {
     Tcp(String),
     Socket(PathBuf),
     /// The server of this data folder, started with this configuration file if need be.
-    Folder { path: PathBuf, config: Option<PathBuf> },
+    Folder {
+        path: PathBuf,
+        config: Option<PathBuf>,
+    },
 }
 
 #[derive(Clone)]
@@ -76,9 +79,12 @@ impl Target {
     pub async fn channel(&self) -> Result<Channel> {
         match self {
             Target::Tcp(url) => {
-                let endpoint = tuned(Endpoint::from_shared(url.clone()).with_context(|| format!("'{url}' is not a URL"))?);
+                let endpoint =
+                    tuned(Endpoint::from_shared(url.clone()).with_context(|| format!("'{url}' is not a URL"))?);
                 endpoint.connect().await.with_context(|| {
-                    format!("no server answers at {url}; start one with 'hodei server' or 'hodei up', or check --server")
+                    format!(
+                        "no server answers at {url}; start one with 'hodei server' or 'hodei up', or check --server"
+                    )
                 })
             }
             Target::Socket(path) => {

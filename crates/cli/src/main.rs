@@ -59,9 +59,9 @@ async fn dispatch(common: args::Common, config: Config, command: Command) -> any
     }
     let mut client = Client::connect(&common, &config).await?;
     match command {
-        Command::Run(args) => commands::run::run(client, args, json).await,
+        Command::Run(args) => commands::run::run(client, *args, json).await,
         Command::Logs(args) => commands::logs::logs(client, args, json).await,
-        Command::Job(JobCommand::Submit(args)) => commands::job::submit(&mut client, args, json).await,
+        Command::Job(JobCommand::Submit(args)) => commands::job::submit(&mut client, *args, json).await,
         Command::Job(JobCommand::List { state, queue, limit }) => {
             commands::job::list(&mut client, &state, queue, limit, json).await
         }

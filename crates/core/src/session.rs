@@ -167,7 +167,12 @@ impl Session {
         self.next_heartbeat = now + self.heartbeat;
         let held = self.runs.keys().copied().chain(self.waiting.iter().map(|waiting| waiting.execution)).collect();
         let ended = self.ended.iter().copied().collect();
-        self.send(FromWorker::Hello(Hello { incarnation: self.incarnation, held, ended, leaving: self.leaving.is_some() }));
+        self.send(FromWorker::Hello(Hello {
+            incarnation: self.incarnation,
+            held,
+            ended,
+            leaving: self.leaving.is_some(),
+        }));
     }
 
     pub fn disconnected(&mut self) {

@@ -106,7 +106,10 @@ pub enum CallError {
 
 impl Engine {
     /// Takes the lead, loads, and starts the loop. The second value ends when the loop does.
-    pub async fn start(store: Arc<dyn Store>, options: Options) -> Result<(Self, BoxFuture<'static, LoopEnd>), StoreError> {
+    pub async fn start(
+        store: Arc<dyn Store>,
+        options: Options,
+    ) -> Result<(Self, BoxFuture<'static, LoopEnd>), StoreError> {
         let brain = load(&*store, &options).await?;
         let (inbox, messages) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
@@ -122,7 +125,9 @@ impl Engine {
             callers: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             heartbeats: Mutex::default(),
-            sessions: RwLock::new(brain.workers().into_iter().map(|view| (view.record.id, view.record.session)).collect()),
+            sessions: RwLock::new(
+                brain.workers().into_iter().map(|view| (view.record.id, view.record.session)).collect(),
+            ),
             options,
         });
         let (parcels, waiting) = mpsc::unbounded_channel();
@@ -197,7 +202,10 @@ impl Engine {
     }
 
     /// Looks at the brain as it is now, between two inputs.
-    pub async fn ask<T: Send + 'static>(&self, question: impl FnOnce(&Brain) -> T + Send + 'static) -> Result<T, CallError> {
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Brain) -> T + Send + 'static,
+    ) -> Result<T, CallError> {
         let (reply, answer) = oneshot::channel();
         let ask = move |brain: &Brain| _ = reply.send(question(brain));
         self.inbox.send(Message::Ask(Box::new(ask))).map_err(|_| going_away())?;
@@ -303,6 +311,7 @@ struct Flight {
     began: Instant,
 }
 
+#[allow(clippy::large_enum_variant, reason = "it lives for one turn of the loop and is never stored")]
 enum Event {
     Message(Option<Message>),
     Committed(Result<(), StoreError>),

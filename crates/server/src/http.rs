@@ -31,9 +31,7 @@ async fn ready(State(engine): State<Engine>) -> (StatusCode, Json<Value>) {
     let open = tokio::time::timeout(PATIENCE, open(&engine)).await;
     match open.unwrap_or_else(|_| Err("the database is not answering".to_owned())) {
         Ok(()) => (StatusCode::OK, Json(json!({ "status": "ready" }))),
-        Err(reason) => {
-            (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "unavailable", "reason": reason })))
-        }
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "unavailable", "reason": reason }))),
     }
 }
 

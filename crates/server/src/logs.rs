@@ -119,7 +119,7 @@ impl Reader {
             // An error means that the job has ended; what it printed is stored by then.
             let ended = self.changes.has_changed().is_err();
             self.changes.mark_unchanged();
-            let chunks = match self.from_ring() {
+            let chunks = match self.in_memory() {
                 Some(chunks) => chunks,
                 None => store.logs(self.job, self.position, PAGE_BYTES).await?,
             };
@@ -130,7 +130,7 @@ impl Reader {
         }
     }
 
-    fn from_ring(&self) -> Option<Vec<LogChunk>> {
+    fn in_memory(&self) -> Option<Vec<LogChunk>> {
         lock(&self.live.upgrade()?.ring).after(self.position)
     }
 

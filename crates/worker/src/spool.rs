@@ -94,9 +94,7 @@ impl Spool {
                 let kind = RecordKind::Logs { end: chunk.end() };
                 (chunk.execution, kind, chunk.data.len(), FromWorker::Logs(chunk))
             }
-            Entry::Finished(finished) => {
-                (finished.execution, RecordKind::Finished, 0, FromWorker::Finished(finished))
-            }
+            Entry::Finished(finished) => (finished.execution, RecordKind::Finished, 0, FromWorker::Finished(finished)),
         };
         let id = RecordId(self.next);
         self.next += 1;

@@ -56,7 +56,9 @@ fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
 pub fn cargo(root: &Path, arguments: &[&str], env: &[(&str, String)]) -> Result<()> {
     // Cargo names itself to what it runs, so the same toolchain is used throughout.
     let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    complete(Command::new(program).args(arguments).envs(env.iter().map(|(name, value)| (name, value))).current_dir(root))
+    complete(
+        Command::new(program).args(arguments).envs(env.iter().map(|(name, value)| (name, value))).current_dir(root),
+    )
 }
 
 /// Runs a program to its end; anything but success is an error that keeps its exit code.

@@ -201,10 +201,7 @@ fn work_to_wire(work: &Work) -> v1::Work {
 }
 
 fn requirements_to_wire(requirements: &Requirements) -> v1::Requirements {
-    v1::Requirements {
-        cpu_millis: signed(requirements.cpu_millis),
-        memory_bytes: signed(requirements.memory_bytes),
-    }
+    v1::Requirements { cpu_millis: signed(requirements.cpu_millis), memory_bytes: signed(requirements.memory_bytes) }
 }
 
 fn retry_to_wire(retry: &RetryPolicy) -> v1::RetryPolicy {

@@ -6,9 +6,7 @@ use bytes::Bytes;
 use hodei_core::{
     id::{ExecutionId, Incarnation, JobId},
     job::Progress,
-    protocol::{
-        Assignment, Finished, FromWorker, Hello, LogAck, LogChunk, StopReason, ToWorker, Verdict, Welcome,
-    },
+    protocol::{Assignment, Finished, FromWorker, Hello, LogAck, LogChunk, StopReason, ToWorker, Verdict, Welcome},
     spec::Invalid,
     state::{Failure, FailureKind, Outcome},
     time::{Millis, Time},

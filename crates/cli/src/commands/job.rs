@@ -43,7 +43,13 @@ pub async fn submit(client: &mut Client, args: JobArgs, json: bool) -> Result<u8
     Ok(exit::OK)
 }
 
-pub async fn list(client: &mut Client, states: &[StateArg], queue: Option<String>, limit: u32, json: bool) -> Result<u8> {
+pub async fn list(
+    client: &mut Client,
+    states: &[StateArg],
+    queue: Option<String>,
+    limit: u32,
+    json: bool,
+) -> Result<u8> {
     let states: Vec<i32> = states.iter().map(|state| wire_state(*state).into()).collect();
     let queue = queue.unwrap_or_default();
     let mut jobs = Vec::new();
@@ -66,16 +72,8 @@ pub async fn list(client: &mut Client, states: &[StateArg], queue: Option<String
     Ok(exit::OK)
 }
 
-const COLUMNS: [output::Column; 8] = [
-    ("ID", 0),
-    ("NAME", 1),
-    ("QUEUE", 3),
-    ("PRIORITY", 6),
-    ("STATE", 0),
-    ("RUNS", 5),
-    ("CREATED", 2),
-    ("TOOK", 4),
-];
+const COLUMNS: [output::Column; 8] =
+    [("ID", 0), ("NAME", 1), ("QUEUE", 3), ("PRIORITY", 6), ("STATE", 0), ("RUNS", 5), ("CREATED", 2), ("TOOK", 4)];
 
 fn row(job: &v1::Job) -> Vec<String> {
     let spec = job.spec.clone().unwrap_or_default();
@@ -128,7 +126,10 @@ fn describe(job: &v1::Job) {
         ("priority", output::priority_name(spec.priority())),
         ("state", output::state_name(job.state())),
         ("why", job.waiting_reason.clone()),
-        ("runs", format!("{} of {}", job.attempt, spec.retry.as_ref().and_then(|retry| retry.max_attempts).unwrap_or(0))),
+        (
+            "runs",
+            format!("{} of {}", job.attempt, spec.retry.as_ref().and_then(|retry| retry.max_attempts).unwrap_or(0)),
+        ),
         ("work", work_line(&spec)),
         ("created", output::timestamp(job.created_at_ms)),
         ("not before", output::timestamp(job.delayed_until_ms)),
@@ -147,8 +148,12 @@ fn describe(job: &v1::Job) {
 
 fn work_line(spec: &v1::JobSpec) -> String {
     match spec.work.as_ref().and_then(|work| work.kind.as_ref()) {
-        Some(v1::work::Kind::Shell(shell)) => [&[shell.program.clone()], &shell.args[..]].concat().join(" "),
-        Some(v1::work::Kind::Script(script)) => format!("{} script, {} bytes", script.interpreter, script.content.len()),
+        Some(v1::work::Kind::Shell(shell)) => {
+            format!("{} {}", shell.program, shell.args.join(" ")).trim_end().to_owned()
+        }
+        Some(v1::work::Kind::Script(script)) => {
+            format!("{} script, {} bytes", script.interpreter, script.content.len())
+        }
         None => String::new(),
     }
 }
@@ -197,7 +202,9 @@ pub async fn wait(mut client: Client, id: String, timeout: Option<Millis>, json:
         None => ended.await?,
         Some(limit) => match tokio::time::timeout(limit.duration(), ended).await {
             Ok(job) => job?,
-            Err(_) => bail!("job {id} has not ended after {}", output::span(i64::try_from(limit.0).unwrap_or(i64::MAX))),
+            Err(_) => {
+                bail!("job {id} has not ended after {}", output::span(i64::try_from(limit.0).unwrap_or(i64::MAX)))
+            }
         },
     };
     match json {

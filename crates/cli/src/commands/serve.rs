@@ -111,7 +111,8 @@ impl Folder {
     fn take(path: PathBuf) -> Result<Self> {
         let here = || format!("cannot use the data folder {}", path.display());
         DirBuilder::new().recursive(true).mode(0o700).create(&path).with_context(here)?;
-        let lock = File::options().create(true).truncate(false).write(true).open(path.join("lock")).with_context(here)?;
+        let lock =
+            File::options().create(true).truncate(false).write(true).open(path.join("lock")).with_context(here)?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { path, _lock: lock }),
             Err(TryLockError::WouldBlock) => {

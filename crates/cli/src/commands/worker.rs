@@ -88,7 +88,9 @@ pub fn agent(config: &Config, connect: Connect, folder: PathBuf, size: &Size) ->
             capacity,
         },
         folder,
-        spool_bytes: usize::try_from(config.worker.spool).unwrap_or(usize::MAX).min(tokio::sync::Semaphore::MAX_PERMITS),
+        spool_bytes: usize::try_from(config.worker.spool)
+            .unwrap_or(usize::MAX)
+            .min(tokio::sync::Semaphore::MAX_PERMITS),
         pids_limit: config.worker.pids_limit,
         guardian: GuardianCommand::default(),
     }
@@ -117,15 +119,8 @@ pub async fn list(client: &mut Client, json: bool) -> Result<u8> {
     Ok(exit::OK)
 }
 
-const COLUMNS: [output::Column; 7] = [
-    ("ID", 0),
-    ("NAME", 1),
-    ("STATE", 0),
-    ("RUNNING", 2),
-    ("SLOTS", 3),
-    ("FREE CPU", 4),
-    ("FREE MEMORY", 5),
-];
+const COLUMNS: [output::Column; 7] =
+    [("ID", 0), ("NAME", 1), ("STATE", 0), ("RUNNING", 2), ("SLOTS", 3), ("FREE CPU", 4), ("FREE MEMORY", 5)];
 
 fn row(worker: &v1::Worker) -> Vec<String> {
     let info = worker.info.clone().unwrap_or_default();
@@ -143,9 +138,7 @@ fn row(worker: &v1::Worker) -> Vec<String> {
 
 fn worker_json(worker: &v1::Worker) -> Value {
     let info = worker.info.clone().unwrap_or_default();
-    let capacity = |capacity: v1::Capacity| {
-        json!({ "slots": capacity.slots, "cpu_millis": capacity.cpu_millis, "memory_bytes": capacity.memory_bytes })
-    };
+    let capacity = |capacity: v1::Capacity| json!({ "slots": capacity.slots, "cpu_millis": capacity.cpu_millis, "memory_bytes": capacity.memory_bytes });
     json!({
         "id": worker.id,
         "name": info.name,

@@ -6,13 +6,7 @@ use hodei_api::{
     convert,
     v1::{self, worker_admin_service_server::WorkerAdminService},
 };
-use hodei_core::{
-    brain::Input,
-    id::WorkerId,
-    spec::Invalid,
-    time::Millis,
-    token::WorkerToken,
-};
+use hodei_core::{brain::Input, id::WorkerId, spec::Invalid, time::Millis, token::WorkerToken};
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
 
@@ -43,12 +37,18 @@ impl WorkerAdminService for Service {
         Ok(Response::new(v1::CreateWorkerTokenResponse { token, worker_id, expires_at_ms: expires_at.0 }))
     }
 
-    async fn list_workers(&self, _: Request<v1::ListWorkersRequest>) -> Result<Response<v1::ListWorkersResponse>, Status> {
+    async fn list_workers(
+        &self,
+        _: Request<v1::ListWorkersRequest>,
+    ) -> Result<Response<v1::ListWorkersResponse>, Status> {
         let views = self.engine.workers().await.map_err(refused)?;
         Ok(Response::new(v1::ListWorkersResponse { workers: views.iter().map(convert::view_to_wire).collect() }))
     }
 
-    async fn drain_worker(&self, request: Request<v1::DrainWorkerRequest>) -> Result<Response<v1::DrainWorkerResponse>, Status> {
+    async fn drain_worker(
+        &self,
+        request: Request<v1::DrainWorkerRequest>,
+    ) -> Result<Response<v1::DrainWorkerResponse>, Status> {
         let worker = convert::worker_id(&request.into_inner().worker_id).map_err(invalid)?;
         self.engine.call(0, |caller| Input::Drain { caller, worker }).await.map_err(refused)?;
         tracing::info!(target: "audit", %worker, "a worker was told to drain");

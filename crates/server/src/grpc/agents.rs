@@ -156,7 +156,9 @@ impl Stream {
     /// The first message, which begins with a Hello.
     async fn greeting(&self, incoming: &mut Incoming) -> Result<Option<(Hello, Vec<FromWorker>)>, Status> {
         let first = tokio::time::timeout(HELLO_PATIENCE, incoming.message());
-        let Some(first) = first.await.map_err(|_| Status::deadline_exceeded("no Hello came"))?? else { return Ok(None) };
+        let Some(first) = first.await.map_err(|_| Status::deadline_exceeded("no Hello came"))?? else {
+            return Ok(None);
+        };
         let mut events = convert::events_from_wire(first).map_err(invalid)?.into_iter();
         match events.next() {
             Some(FromWorker::Hello(hello)) => Ok(Some((hello, events.collect()))),

@@ -35,7 +35,8 @@ pub struct Service {
 #[tonic::async_trait]
 impl JobExecutionService for Service {
     async fn queue_job(&self, request: Request<v1::QueueJobRequest>) -> Result<Response<v1::QueueJobResponse>, Status> {
-        let spec = self.checked(request.into_inner().job.unwrap_or_default()).map_err(|bad| invalid(bad.within("job")))?;
+        let spec =
+            self.checked(request.into_inner().job.unwrap_or_default()).map_err(|bad| invalid(bad.within("job")))?;
         let ids = self.enqueue(vec![spec]).await?;
         let job_id = ids.into_iter().next().map(|id| id.to_string()).unwrap_or_default();
         Ok(Response::new(v1::QueueJobResponse { job_id }))
@@ -202,8 +203,7 @@ impl Service {
         result: Option<Vec<u8>>,
     ) -> Result<(), Status> {
         let now = clock::now().wall;
-        let finished =
-            Finished { execution, outcome, started_at: Some(now), finished_at: now, log_entries: 0, result };
+        let finished = Finished { execution, outcome, started_at: Some(now), finished_at: now, log_entries: 0, result };
         self.report(worker, Report::Finished(finished)).await
     }
 }

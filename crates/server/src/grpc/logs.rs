@@ -192,8 +192,5 @@ fn token_of(position: LogPosition) -> String {
 fn position_of(token: &str) -> Result<LogPosition, Invalid> {
     let bad = || Invalid::new("page_token", "is not a token that this server gave");
     let (execution, entry) = token.split_once(':').ok_or_else(bad)?;
-    Ok(LogPosition {
-        execution: execution.parse().map_err(|_| bad())?,
-        entry: entry.parse().map_err(|_| bad())?,
-    })
+    Ok(LogPosition { execution: execution.parse().map_err(|_| bad())?, entry: entry.parse().map_err(|_| bad())? })
 }

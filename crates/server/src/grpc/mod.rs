@@ -5,14 +5,13 @@ mod agents;
 mod jobs;
 mod logs;
 
-use crate::{engine::{CallError, Engine}, secrets};
+use crate::{
+    engine::{CallError, Engine},
+    secrets,
+};
 use axum::{middleware, response::Response};
 use hodei_api::{DESCRIPTORS, v1};
-use hodei_core::{
-    brain::Refusal,
-    id::WorkerId,
-    spec::Invalid,
-};
+use hodei_core::{brain::Refusal, id::WorkerId, spec::Invalid};
 use hodei_store::StoreError;
 use http::{HeaderValue, header::HeaderMap};
 use std::sync::{
@@ -101,7 +100,8 @@ fn unreadable(error: StoreError) -> Status {
 
 /// The worker whose session credential a request carries.
 fn authenticate(engine: &Engine, metadata: &MetadataMap) -> Result<WorkerId, Status> {
-    let refuse = || Status::unauthenticated("the metadata 'authorization' must be 'Bearer <session>' of a registered worker");
+    let refuse =
+        || Status::unauthenticated("the metadata 'authorization' must be 'Bearer <session>' of a registered worker");
     let session = metadata.get("authorization").and_then(|value| value.to_str().ok());
     let session = session.and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(refuse)?;
     let worker = secrets::claimed_worker(session).ok_or_else(refuse)?;
