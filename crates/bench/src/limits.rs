@@ -1,6 +1,6 @@
 //! What the machine itself can do: nothing that runs processes or keeps promises can be faster.
 
-use crate::report::{Report, mebibytes, millis, percentiles};
+use crate::report::{self, mebibytes, millis, percentiles};
 use anyhow::Result;
 use std::{
     fs::File,
@@ -29,14 +29,14 @@ pub fn measure() -> Result<Limits> {
 }
 
 impl Limits {
-    pub fn tell(&self, report: &mut Report, hodei: &Path) -> Result<()> {
-        report.heading("this machine");
+    pub fn tell(&self, hodei: &Path) -> Result<()> {
+        report::heading("this machine");
         let cores = thread::available_parallelism().map_or(0, usize::from);
-        report.line("cores", cores);
-        report.line("/bin/true, two threads of posix_spawn and wait", format!("{:.0} /s", self.spawns_per_second));
-        report.line("one synced 8 KiB write", percentiles(self.sync.clone()));
-        report.line("posix_spawn to the child's main", percentiles(self.spawn.clone()));
-        report.line("size of the hodei binary", mebibytes(std::fs::metadata(hodei)?.len()));
+        report::line("cores", cores);
+        report::line("/bin/true, two threads of posix_spawn and wait", format!("{:.0} /s", self.spawns_per_second));
+        report::line("one synced 8 KiB write", percentiles(self.sync.clone()));
+        report::line("posix_spawn to the child's main", percentiles(self.spawn.clone()));
+        report::line("size of the hodei binary", mebibytes(std::fs::metadata(hodei)?.len()));
         Ok(())
     }
 }

@@ -10,7 +10,6 @@ mod workloads;
 use anyhow::Result;
 use clap::Parser;
 use cluster::{Cluster, StoreKind};
-use report::Report;
 use std::path::PathBuf;
 
 #[derive(Parser)]
@@ -53,27 +52,26 @@ fn main() -> Result<()> {
 }
 
 async fn measure(args: Args) -> Result<()> {
-    let mut report = Report::default();
     let limits = limits::measure()?;
-    limits.tell(&mut report, &args.hodei)?;
+    limits.tell(&args.hodei)?;
     let stores = [StoreKind::Sqlite, StoreKind::Postgres];
     for kind in stores.into_iter().filter(|kind| args.store.is_none_or(|only| only == *kind)) {
-        report.heading(&format!("{} (synced at every commit)", kind.name()));
+        report::heading(&format!("{} (synced at every commit)", kind.name()));
         let wanted = |workload| args.only.is_none_or(|only| only == workload);
         if wanted(Workload::Process) {
-            workloads::process_jobs(&args.hodei, kind, &limits, &mut report).await?;
+            workloads::process_jobs(&args.hodei, kind, &limits).await?;
         }
         if wanted(Workload::Callers) {
-            workloads::single_callers(&args.hodei, kind, &mut report).await?;
+            workloads::single_callers(&args.hodei, kind).await?;
         }
         if wanted(Workload::Latency) {
-            workloads::idle_latency(&args.hodei, kind, &limits, &mut report).await?;
+            workloads::idle_latency(&args.hodei, kind, &limits).await?;
         }
         if wanted(Workload::Memory) {
-            workloads::memory(&args.hodei, kind, &mut report).await?;
+            workloads::memory(&args.hodei, kind).await?;
         }
         if let Some(jobs) = args.backlog.filter(|_| wanted(Workload::Backlog)) {
-            workloads::backlog(&args.hodei, kind, jobs, &mut report).await?;
+            workloads::backlog(&args.hodei, kind, jobs).await?;
         }
     }
     Ok(())

@@ -2,17 +2,12 @@
 
 use std::time::Duration;
 
-#[derive(Debug, Default)]
-pub struct Report;
+pub fn heading(text: &str) {
+    println!("\n{text}");
+}
 
-impl Report {
-    pub fn heading(&mut self, text: &str) {
-        println!("\n{text}");
-    }
-
-    pub fn line(&mut self, what: &str, figure: impl std::fmt::Display) {
-        println!("  {what:<58} {figure}");
-    }
+pub fn line(what: &str, figure: impl std::fmt::Display) {
+    println!("  {what:<58} {figure}");
 }
 
 /// p50, p95 and p99 of some times.

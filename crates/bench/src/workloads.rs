@@ -4,7 +4,7 @@ use crate::{
     Cluster,
     cluster::{Memory, StoreKind},
     limits::{self, Limits},
-    report::{Report, mebibytes, percentiles},
+    report::{self, mebibytes, percentiles},
 };
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
@@ -53,7 +53,7 @@ async fn until_done(cluster: &Cluster) -> Result<()> {
     }
 }
 
-pub async fn process_jobs(hodei: &Path, kind: StoreKind, limits: &Limits, report: &mut Report) -> Result<()> {
+pub async fn process_jobs(hodei: &Path, kind: StoreKind, limits: &Limits) -> Result<()> {
     let mut cluster = Cluster::new(hodei, kind).await?;
     cluster.start("server", &[]).await?;
     cluster.start_worker(WORKER_SLOTS).await?;
@@ -66,11 +66,11 @@ pub async fn process_jobs(hodei: &Path, kind: StoreKind, limits: &Limits, report
     // The limit before and after: the machine's mood may have changed.
     let limit = (limits.spawns_per_second + limits::spawn_loop()?) / 2.0;
     let figure = format!("{rate:.0} /s = {:.2} of the spawn loop ({limit:.0} /s)", rate / limit);
-    report.line("process jobs of /bin/true, own cgroup, output kept", figure);
+    report::line("process jobs of /bin/true, own cgroup, output kept", figure);
     Ok(())
 }
 
-pub async fn single_callers(hodei: &Path, kind: StoreKind, report: &mut Report) -> Result<()> {
+pub async fn single_callers(hodei: &Path, kind: StoreKind) -> Result<()> {
     let mut cluster = Cluster::new(hodei, kind).await?;
     cluster.start("server", &[]).await?;
     let before = cluster.commits().await?;
@@ -89,15 +89,15 @@ pub async fn single_callers(hodei: &Path, kind: StoreKind, report: &mut Report) 
     let seconds = began.elapsed().as_secs_f64();
     let after = cluster.commits().await?;
     let (commits, rows) = (after.0 - before.0, after.1 - before.1);
-    report.line("enqueue, 16 single callers", format!("{:.0} jobs/s", times.len() as f64 / seconds));
+    report::line("enqueue, 16 single callers", format!("{:.0} jobs/s", times.len() as f64 / seconds));
     let shared =
         format!("{:.0} commits/s, {:.1} jobs per commit", commits as f64 / seconds, rows as f64 / commits as f64);
-    report.line("  group commit", shared);
-    report.line("  time of one call", percentiles(times));
+    report::line("  group commit", shared);
+    report::line("  time of one call", percentiles(times));
     Ok(())
 }
 
-pub async fn idle_latency(hodei: &Path, kind: StoreKind, limits: &Limits, report: &mut Report) -> Result<()> {
+pub async fn idle_latency(hodei: &Path, kind: StoreKind, limits: &Limits) -> Result<()> {
     let mut cluster = Cluster::new(hodei, kind).await?;
     cluster.start("server", &[]).await?;
     cluster.start_worker(1).await?;
@@ -114,13 +114,13 @@ pub async fn idle_latency(hodei: &Path, kind: StoreKind, limits: &Limits, report
             times.extend(batch.entries.iter().map(|entry| limits::parse_stamp(&entry.text).saturating_sub(began)));
         }
     }
-    report.line("idle: enqueue call to the process's main", percentiles(times));
+    report::line("idle: enqueue call to the process's main", percentiles(times));
     let parts = format!("{} and {}", limits::median(&limits.sync), limits::median(&limits.spawn));
-    report.line("  beside one synced write and one spawn (p50)", parts);
+    report::line("  beside one synced write and one spawn (p50)", parts);
     Ok(())
 }
 
-pub async fn memory(hodei: &Path, kind: StoreKind, report: &mut Report) -> Result<()> {
+pub async fn memory(hodei: &Path, kind: StoreKind) -> Result<()> {
     let mut apart = Cluster::new(hodei, kind).await?;
     apart.start("server", &[]).await?;
     apart.start_worker(2).await?;
@@ -129,30 +129,30 @@ pub async fn memory(hodei: &Path, kind: StoreKind, report: &mut Report) -> Resul
     tokio::time::sleep(SETTLING).await;
     let (server, worker) = (apart.server()?.memory(), apart.worker()?.memory());
     let figure = |memory: Memory| format!("{} ({} its own)", mebibytes(memory.now), mebibytes(memory.own));
-    report.line("memory, server idle", figure(server));
-    report.line("memory, worker agent idle", figure(worker));
-    report.line("memory, its guardian", figure(apart.worker()?.guardian()));
-    report.line("memory, hodei up idle", figure(together.server()?.memory()));
+    report::line("memory, server idle", figure(server));
+    report::line("memory, worker agent idle", figure(worker));
+    report::line("memory, its guardian", figure(apart.worker()?.guardian()));
+    report::line("memory, hodei up idle", figure(together.server()?.memory()));
     enqueue(&together, &job("/bin/true", &[]), PROCESS_JOBS).await?;
     until_done(&together).await?;
-    report.line("memory, hodei up at most under load", mebibytes(together.server()?.memory().peak));
+    report::line("memory, hodei up at most under load", mebibytes(together.server()?.memory().peak));
     Ok(())
 }
 
-pub async fn backlog(hodei: &Path, kind: StoreKind, count: usize, report: &mut Report) -> Result<()> {
+pub async fn backlog(hodei: &Path, kind: StoreKind, count: usize) -> Result<()> {
     let mut cluster = Cluster::new(hodei, kind).await?;
     cluster.start("server", &[]).await?;
     let began = Instant::now();
     enqueue(&cluster, &job("/bin/true", &[]), count).await?;
     let rate = count as f64 / began.elapsed().as_secs_f64();
     let memory = cluster.server()?.memory();
-    report.line(&format!("bulk enqueue of {count}, 10,000 a call"), format!("{rate:.0} jobs/s"));
-    report.line("  memory of the server with that backlog", mebibytes(memory.now));
+    report::line(&format!("bulk enqueue of {count}, 10,000 a call"), format!("{rate:.0} jobs/s"));
+    report::line("  memory of the server with that backlog", mebibytes(memory.now));
     cluster.stop_server();
     let took = cluster.start("server", &[]).await?;
-    report.line("  start-up with that backlog", format!("{:.0} ms", took.as_secs_f64() * 1000.0));
+    report::line("  start-up with that backlog", format!("{:.0} ms", took.as_secs_f64() * 1000.0));
     tokio::time::sleep(SETTLING).await;
     let memory = cluster.server()?.memory();
-    report.line("  memory after start-up", mebibytes(memory.now));
+    report::line("  memory after start-up", mebibytes(memory.now));
     Ok(())
 }
