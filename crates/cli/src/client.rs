@@ -3,7 +3,7 @@
 use crate::{args::Common, config::Config};
 use anyhow::{Context, Result, anyhow, bail};
 use hodei_api::v1::{
-    job_execution_service_client::JobExecutionServiceClient as Jobs,
+    ListWorkersRequest, job_execution_service_client::JobExecutionServiceClient as Jobs,
     log_stream_service_client::LogStreamServiceClient as Logs,
     worker_admin_service_client::WorkerAdminServiceClient as Admin,
 };
@@ -121,14 +121,14 @@ async fn socket(path: &Path) -> Result<Channel, tonic::transport::Error> {
 /// folder's lock and all find it through its socket.
 async fn of_folder(folder: &Path, config: Option<&Path>) -> Result<Channel> {
     let path = folder.join(SOCKET);
-    if let Ok(channel) = socket(&path).await {
+    if let Some(channel) = serving(&path).await {
         return Ok(channel);
     }
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make the data folder {}", folder.display()))?;
     let mut server = start_background(folder, config)?;
     let began = Instant::now();
     loop {
-        if let Ok(channel) = socket(&path).await {
+        if let Some(channel) = serving(&path).await {
             return Ok(channel);
         }
         match server.try_wait()? {
@@ -147,6 +147,14 @@ async fn of_folder(folder: &Path, config: Option<&Path>) -> Result<Channel> {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// A channel to a server that has answered. One that is about to leave may still let itself be connected to; one that
+/// has answered stays for a while.
+async fn serving(path: &Path) -> Option<Channel> {
+    let channel = socket(path).await.ok()?;
+    Admin::new(channel.clone()).list_workers(ListWorkersRequest {}).await.ok()?;
+    Some(channel)
 }
 
 fn start_background(folder: &Path, config: Option<&Path>) -> Result<std::process::Child> {
@@ -218,6 +226,18 @@ pub fn explain(status: &Status) -> anyhow::Error {
         Code::InvalidArgument => anyhow!("the server refuses: {}", status.message()),
         _ => anyhow!("{}", status.message()),
     }
+}
+
+/// Whether a request never left, because there is nobody to connect to.
+pub fn never_sent(status: &Status) -> bool {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound);
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// Whether trying again can help.

@@ -2,7 +2,7 @@
 
 use crate::{
     args::{JobArgs, StateArg},
-    client::{Client, explain},
+    client::{Client, explain, never_sent},
     commands::{follow, run, spec},
     exit, output,
 };
@@ -33,7 +33,8 @@ pub async fn queue(client: &mut Client, spec: v1::JobSpec) -> Result<String> {
 }
 
 fn is_leaving(status: &Status) -> bool {
-    status.code() == Code::Unavailable && status.message().starts_with("the server is shutting down")
+    let leaving = status.message().starts_with("the server is shutting down") || never_sent(status);
+    status.code() == Code::Unavailable && leaving
 }
 
 pub async fn submit(client: &mut Client, args: JobArgs, json: bool) -> Result<u8> {

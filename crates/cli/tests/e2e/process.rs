@@ -115,6 +115,12 @@ impl Home {
         processes().into_iter().filter(|pid| names_it(pid)).collect()
     }
 
+    /// The one background server, once those that were too late to become it have left.
+    pub async fn server(&self) -> Pid {
+        until("there is one server", || async { if let [server] = self.servers()[..] { Some(server) } else { None } })
+            .await
+    }
+
     #[allow(clippy::print_stderr)]
     fn print_logs(&self) {
         for folder in [self.folder.path().to_owned(), self.path("data")] {
