@@ -15,7 +15,7 @@ use hodei_core::{
     brain::{Answer, Batch, Bound, Brain, Caller, Connection, Effect, Input, Loaded, Refusal, Report, WorkerView},
     id::{ExecutionId, JobId, WorkerId},
     job::Job,
-    protocol::{LogAck, LogChunk, ToWorker, Verdict, Welcome},
+    protocol::{Finished, LogAck, LogChunk, ToWorker, Verdict, Welcome},
     time::{Elapsed, Millis},
     token::Hash,
     worker::Phase,
@@ -164,7 +164,11 @@ impl Engine {
         let (reply, answer) = oneshot::channel();
         let message = Message::Call { caller, input: input(caller), reply, room };
         self.inbox.send(message).map_err(|_| going_away())?;
-        answer.await.map_err(|_| going_away())?
+        answer.await.map_err(|_| {
+            CallError::Unavailable(
+                "the server stopped before it could say whether this was stored; look before you try again".into(),
+            )
+        })?
     }
 
     async fn room(&self, weight: usize) -> Result<OwnedSemaphorePermit, CallError> {
@@ -414,14 +418,22 @@ impl Loop {
                 let mut payloads = lock(&self.payloads);
                 jobs.iter().for_each(|job| payloads.put(job.id, Arc::clone(&job.spec)));
             }
-            Input::Report { worker, report: Report::Finished(finished), .. }
-                if self.brain.bound(*worker, finished.execution).is_some() =>
+            Input::Report { caller: None, worker, report: Report::Finished(finished) }
+                if !self.is_logged(*worker, finished) =>
             {
-                self.log_next.remove(&finished.execution);
+                // A piece of its log did not come: the stream is closed for that, and both come again on the next.
+                tracing::error!(execution = %finished.execution, "a result came before its log");
+                return;
             }
             _ => {}
         }
         self.brain.apply(input, facts);
+    }
+
+    /// Whether all that an execution printed before this end of it has come.
+    fn is_logged(&self, worker: WorkerId, finished: &Finished) -> bool {
+        let came = self.log_next.get(&finished.execution).copied().unwrap_or(0);
+        self.brain.bound(worker, finished.execution).is_none() || finished.log_entries <= came
     }
 
     /// A chunk is stored if it continues what is there. A repeat was stored already; of a stale execution nothing is
@@ -545,7 +557,19 @@ impl Loop {
         self.shared.watches.publish(&batch.jobs);
         self.shared.logs.close_finished(&batch.jobs);
         self.note_sessions(batch);
+        self.forget_ended(batch);
         self.release(effects, acks);
+    }
+
+    /// Nothing more is printed by an execution that has ended.
+    fn forget_ended(&mut self, batch: &Batch) {
+        if self.log_next.is_empty() {
+            return;
+        }
+        let executions = batch.jobs.iter().flat_map(|write| &write.job.executions);
+        for execution in executions.filter(|execution| execution.outcome.is_some()) {
+            self.log_next.remove(&execution.id);
+        }
     }
 
     fn note_sessions(&self, batch: &Batch) {
@@ -637,9 +661,12 @@ impl Loop {
     /// The last turn: what is decided becomes durable, the workers are told to go on alone, and their streams end.
     async fn finish(mut self, mut acks: Acks, wish: Stop) -> LoopEnd {
         self.shared.closing.store(true, Ordering::Relaxed);
-        // Whoever still waits in line is told at once.
         self.messages.close();
-        while self.messages.try_recv().is_ok() {}
+        while let Ok(message) = self.messages.try_recv() {
+            if let Message::Call { reply, .. } = message {
+                _ = reply.send(Err(going_away()));
+            }
+        }
         let last = async {
             self.fly_home().await?;
             self.resolve_deferred().await;

@@ -445,7 +445,8 @@ async fn what_a_job_leaves_running_is_killed() {
 
 async fn a_fork_bomb_ends() {
     let mut rig = Rig::with(None, 8 << 20, 200).await;
-    let execution = rig.run(with_grace(shell("bomb() { bomb | bomb & }; bomb 2>/dev/null & echo go; exec sleep 1000"), 50));
+    let execution =
+        rig.run(with_grace(shell("bomb() { bomb | bomb & }; bomb 2>/dev/null & echo go; exec sleep 1000"), 50));
     rig.first_line_of(Some(execution)).await;
     rig.executor.stop(execution, StopReason::Cancelled);
     assert_eq!(rig.end(execution).await.outcome(), &Outcome::Cancelled);
