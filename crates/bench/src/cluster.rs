@@ -75,11 +75,13 @@ impl Process {
         Memory::of(self.0.id())
     }
 
-    /// The first process that it started: a worker's guardian.
+    /// The process that it started first: a worker's guardian.
     pub fn guardian(&self) -> Memory {
-        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.0.id())).unwrap_or_default();
-        let first = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
-        first.map(Memory::of).unwrap_or_default()
+        let threads = fs::read_dir(format!("/proc/{}/task", self.0.id())).into_iter().flatten().flatten();
+        let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+        let pids =
+            children.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>());
+        pids.min().map(Memory::of).unwrap_or_default()
     }
 }
 

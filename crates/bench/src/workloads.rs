@@ -15,13 +15,15 @@ use std::{
 };
 
 const PROCESS_JOBS: usize = 6000;
-const WORKER_SLOTS: u32 = 8;
+const WORKER_SLOTS: u32 = 16;
 const CALLERS: usize = 16;
 const CALLING: Duration = Duration::from_secs(4);
 const LATENCY_JOBS: usize = 200;
 const BULK: usize = 10_000;
 /// Between two idle jobs: the system has come to rest.
 const REST: Duration = Duration::from_millis(10);
+/// How often it is looked whether all is done.
+const POLL: Duration = Duration::from_millis(30);
 const SETTLING: Duration = Duration::from_secs(2);
 
 fn job(program: &str, args: &[&str]) -> v1::JobSpec {
@@ -49,7 +51,7 @@ async fn until_done(cluster: &Cluster) -> Result<()> {
         if jobs.list_jobs(request).await?.into_inner().jobs.is_empty() {
             return Ok(());
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(POLL).await;
     }
 }
 

@@ -59,7 +59,9 @@ pub enum Parcel {
 pub type Parcels = Vec<(Connection, Parcel)>;
 
 /// Payloads of jobs that came in lately and have not been sent yet.
-const CACHE_BYTES: usize = 64 << 20;
+const CACHE_BYTES: usize = 32 << 20;
+/// About what a spec takes besides its payload.
+const SPEC_BYTES: usize = 600;
 const READ_AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
@@ -70,16 +72,20 @@ pub struct Payloads {
 
 impl Payloads {
     pub fn put(&mut self, job: JobId, spec: Arc<JobSpec>) {
-        let size = spec.payload_bytes();
+        let size = SPEC_BYTES + spec.payload_bytes();
         if self.bytes + size <= CACHE_BYTES {
             self.bytes += size;
             self.specs.insert(job, spec);
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.specs.is_empty()
+    }
+
     pub fn take(&mut self, job: JobId) -> Option<Arc<JobSpec>> {
         let spec = self.specs.remove(&job)?;
-        self.bytes -= spec.payload_bytes();
+        self.bytes -= SPEC_BYTES + spec.payload_bytes();
         Some(spec)
     }
 }

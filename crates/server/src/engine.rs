@@ -36,6 +36,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 const BATCH_INPUTS: usize = 16_384;
 /// Log bytes that one batch may take; what comes beyond waits for the next, so that jobs are not kept waiting.
 const BATCH_LOG_BYTES: usize = 4 << 20;
+/// How long reports of workers wait for others, from the last commit on.
+const PACE: Duration = Duration::from_millis(2);
 /// Kilobytes of requests that may wait at one time.
 const INBOX_KIB: usize = 256 << 10;
 /// How long a request may wait for room before it is sent away.
@@ -145,6 +147,8 @@ impl Engine {
             log_bytes: 0,
             deferred: Vec::new(),
             flight: None,
+            urgent: false,
+            last_commit: Instant::now(),
             stalled: false,
             inbox: inbox.clone(),
             dispatcher,
@@ -300,6 +304,9 @@ struct Loop {
     /// Inputs that name what is not in memory; it is read when no commit is under way.
     deferred: Vec<Input>,
     flight: Option<Flight>,
+    /// Something came that should not wait for company.
+    urgent: bool,
+    last_commit: Instant,
     /// The last commit took so long that a silent worker may not be to blame.
     stalled: bool,
     inbox: mpsc::UnboundedSender<Message>,
@@ -343,15 +350,25 @@ impl Loop {
             if let Some(wish) = stop {
                 return self.finish(acks, wish).await;
             }
-            if self.flight.is_none() {
+            if self.flight.is_none() && self.wait_for_company().is_zero() {
                 self.resolve_deferred().await;
                 self.turn(&mut acks);
             }
         }
     }
 
+    /// How long to wait for more to share the next commit. Whoever waits for an answer is not kept waiting; what workers
+    /// report may wait a moment when the last commit has only just been made.
+    fn wait_for_company(&self) -> Duration {
+        match self.urgent || self.log_bytes >= BATCH_LOG_BYTES {
+            true => Duration::ZERO,
+            false => PACE.saturating_sub(self.last_commit.elapsed()),
+        }
+    }
+
     async fn next_event(&mut self) -> Event {
-        let sleep = self.until_wake();
+        let pause = self.wait_for_company();
+        let sleep = if pause.is_zero() { self.until_wake() } else { pause };
         let full = self.log_bytes >= BATCH_LOG_BYTES;
         match &mut self.flight {
             Some(flight) => tokio::select! {
@@ -389,6 +406,8 @@ impl Loop {
     }
 
     fn take(&mut self, message: Message, acks: &mut Acks, stop: &mut Option<Stop>) {
+        let can_wait = matches!(message, Message::Logs { .. } | Message::Ask(_) | Message::Input(Input::Report { .. }));
+        self.urgent |= !can_wait;
         match message {
             Message::Call { caller, input, reply, room } => {
                 self.callers.insert(caller, (reply, room));
@@ -519,6 +538,7 @@ impl Loop {
     }
 
     fn turn(&mut self, acks: &mut Acks) {
+        self.urgent = false;
         self.renew_leases();
         self.brain.clock(clock::now());
         let (batch, effects) = self.brain.turn(std::mem::take(&mut self.stalled));
@@ -532,6 +552,7 @@ impl Loop {
         let commit = Arc::new(Commit { epoch: self.brain.epoch(), batch, logs });
         let outcome = commit_until_done(Arc::clone(&self.shared), Arc::clone(&commit)).boxed();
         let began = Instant::now();
+        self.last_commit = began;
         self.flight = Some(Flight { commit, effects, acks: std::mem::take(acks), outcome, began });
     }
 
@@ -561,8 +582,14 @@ impl Loop {
         self.release(effects, acks);
     }
 
-    /// Nothing more is printed by an execution that has ended.
+    /// Nothing more is printed by an execution that has ended, and a job that was never sent may have ended, too.
     fn forget_ended(&mut self, batch: &Batch) {
+        let mut payloads = lock(&self.payloads);
+        if !payloads.is_empty() {
+            let finished = batch.jobs.iter().filter(|write| write.job.state.kind().is_finished());
+            finished.for_each(|write| _ = payloads.take(write.job.id));
+        }
+        drop(payloads);
         if self.log_next.is_empty() {
             return;
         }

@@ -20,7 +20,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -28,6 +28,8 @@ use uuid::Uuid;
 
 /// Events of jobs that are handled before the next look at anything else.
 const BATCH: usize = 4096;
+/// How long messages wait for others, from the last one that was sent on: under load one carries many events.
+const PACE: Duration = Duration::from_millis(2);
 
 pub struct AgentOptions {
     pub connect: Connect,
@@ -99,6 +101,7 @@ pub async fn run(options: AgentOptions, wishes: watch::Receiver<Wish>) -> Result
         budget,
         stream: None,
         outgoing: Vec::new(),
+        last_sent: Instant::now(),
         ending: None,
     };
     let outcome = agent.run(events, wishes).await;
@@ -135,6 +138,7 @@ struct Agent {
     budget: Arc<Semaphore>,
     stream: Option<Stream>,
     outgoing: Vec<v1::WorkerEvent>,
+    last_sent: Instant,
     /// Set when everything is done; true when the worker leaves for good.
     ending: Option<bool>,
 }
@@ -191,7 +195,10 @@ impl Agent {
         wishes: &mut watch::Receiver<Wish>,
         opening: &mut Option<BoxFuture<'static, Result<Stream, LinkError>>>,
     ) -> Happening {
-        let tick = until(self.state.next_wake());
+        let tick = match self.outgoing.is_empty() {
+            true => until(self.state.next_wake()),
+            false => self.wait_for_company(),
+        };
         let message = async {
             match &mut self.stream {
                 Some(stream) => stream.incoming.message().await.ok().flatten(),
@@ -295,12 +302,19 @@ impl Agent {
         if let Err(error) = self.spool.flush() {
             tracing::error!(%error, "cannot write the spool; results are kept in memory");
         }
-        if let Some(stream) = &self.stream
-            && !self.outgoing.is_empty()
-        {
+        let Some(stream) = &self.stream else {
+            self.outgoing.clear();
+            return;
+        };
+        if !self.outgoing.is_empty() && self.wait_for_company().is_zero() {
             let events = std::mem::take(&mut self.outgoing);
             _ = stream.outgoing.send(v1::WorkerMessage { events });
+            self.last_sent = Instant::now();
         }
+    }
+
+    fn wait_for_company(&self) -> Duration {
+        PACE.saturating_sub(self.last_sent.elapsed())
     }
 
     async fn wish(&mut self, wish: Wish) {
