@@ -15,7 +15,7 @@ use std::{
 };
 
 const PROCESS_JOBS: usize = 6000;
-const WORKER_SLOTS: u32 = 16;
+const WORKER_SLOTS: u32 = 32;
 const CALLERS: usize = 16;
 const CALLING: Duration = Duration::from_secs(4);
 const LATENCY_JOBS: usize = 200;

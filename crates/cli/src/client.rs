@@ -1,6 +1,6 @@
 //! How commands reach a server: the one that is named, or the one of the data folder, which is started when there is none.
 
-use crate::{args::Common, config::Config};
+use crate::{args::Common, config::Config, folder::Holder};
 use anyhow::{Context, Result, anyhow, bail};
 use hodei_api::v1::{
     ListWorkersRequest, job_execution_service_client::JobExecutionServiceClient as Jobs,
@@ -124,6 +124,12 @@ async fn of_folder(folder: &Path, config: Option<&Path>) -> Result<Channel> {
     if let Some(channel) = serving(&path).await {
         return Ok(channel);
     }
+    if Holder::of(folder).is_some_and(|holder| holder.elsewhere) {
+        bail!(
+            "no server runs on {}, and its last one kept the jobs in another database; start it again with 'hodei up --database-url …'",
+            folder.display()
+        );
+    }
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make the data folder {}", folder.display()))?;
     let mut server = start_background(folder, config)?;
     let began = Instant::now();
@@ -196,8 +202,14 @@ impl Client {
         Ok(Self { channel: target.channel().await?, target })
     }
 
+    /// Connects anew. A server that a person started is theirs to start again; only one of our own is replaced.
     pub async fn reconnect(&mut self) -> Result<()> {
-        self.channel = self.target.channel().await?;
+        self.channel = match &self.target {
+            Target::Folder { path, .. } if Holder::of(path).is_some_and(|holder| !holder.background) => {
+                serving(&path.join(SOCKET)).await.context("the server has not come back yet")?
+            }
+            target => target.channel().await?,
+        };
         Ok(())
     }
 

@@ -12,6 +12,8 @@ const NOT_STARTED: u8 = 126;
 const NOT_FOUND: u8 = 127;
 const SIGNALLED: u8 = 128;
 pub const CANCELLED: u8 = 130;
+/// Nobody reads our output any more: what SIGPIPE would have made of it.
+pub const BROKEN_PIPE: u8 = 141;
 
 /// What a finished job's end means as an exit code.
 pub fn of(job: &Job) -> u8 {

@@ -5,6 +5,7 @@ mod client;
 mod commands;
 mod config;
 mod exit;
+mod folder;
 mod output;
 mod values;
 
@@ -15,7 +16,13 @@ use config::Config;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            _ = error.print();
+            return ExitCode::from(if error.use_stderr() { exit::HODEI_FAILED } else { exit::OK });
+        }
+    };
     match cli.command {
         // A process of its own: no runtime, no threads, no configuration.
         Command::Guardian => finish(hodei_worker::guardian::main().map(|()| exit::OK).map_err(Into::into)),
@@ -37,7 +44,9 @@ fn start(common: args::Common, command: Command) -> anyhow::Result<u8> {
             return Ok(exit::OK);
         }
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "hodei", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "hodei", &mut script);
+            output::print(&String::from_utf8_lossy(&script));
             return Ok(exit::OK);
         }
         _ => {}

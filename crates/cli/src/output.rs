@@ -1,5 +1,6 @@
 //! What people and programs see.
 
+use crate::exit;
 use hodei_api::v1;
 use rustix::termios::tcgetwinsize;
 use serde_json::{Value, json};
@@ -10,26 +11,38 @@ use std::{
 
 /// Prints to standard output. A reader that has gone away, as `head` does, is no error.
 pub fn print(text: &str) {
-    write_all(io::stdout().lock(), text.as_bytes());
+    to_stdout(text.as_bytes());
 }
 
 pub fn println(text: &str) {
-    write_all(io::stdout().lock(), format!("{text}\n").as_bytes());
+    to_stdout(format!("{text}\n").as_bytes());
 }
 
 /// A note for people: on standard error, out of the way of what programs read.
 pub fn note(text: &str) {
-    write_all(io::stderr().lock(), format!("{text}\n").as_bytes());
+    to_stderr(format!("{text}\n").as_bytes());
 }
 
 pub fn print_json(value: &Value) {
     println(&value.to_string());
 }
 
-fn write_all(mut to: impl Write, bytes: &[u8]) {
-    if to.write_all(bytes).and_then(|()| to.flush()).is_err() {
-        std::process::exit(0);
+/// What cannot be printed ends the command: quietly when the reader has gone away, as `head` does.
+fn to_stdout(bytes: &[u8]) {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(exit::BROKEN_PIPE.into()),
+        Err(error) => {
+            note(&format!("error: cannot write to standard output: {error}"));
+            std::process::exit(exit::HODEI_FAILED.into());
+        }
     }
+}
+
+/// Nobody can be told that nothing can be told.
+fn to_stderr(bytes: &[u8]) {
+    _ = io::stderr().lock().write_all(bytes);
 }
 
 /// An error with what led to it, and colours only where somebody sees them.
@@ -56,8 +69,8 @@ pub fn print_entries(entries: &[v1::LogEntry], json: bool) {
             bytes.extend((!entry.unfinished).then_some(b'\n'));
         }
         match run[0].stderr {
-            true => write_all(io::stderr().lock(), &bytes),
-            false => write_all(io::stdout().lock(), &bytes),
+            true => to_stderr(&bytes),
+            false => to_stdout(&bytes),
         }
     }
 }

@@ -28,6 +28,8 @@ pub enum FromWorker {
     },
     Logs(LogChunk),
     Finished(Finished),
+    /// From now on it wants nothing more; what it gives back must not come to it again.
+    Leaving,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

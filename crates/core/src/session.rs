@@ -382,6 +382,9 @@ impl Session {
     /// Takes no more work, finishes what runs, then exits.
     pub fn leave(&mut self, for_good: bool) {
         let for_good = for_good || self.leaving.is_some_and(|leaving| leaving.for_good);
+        if self.leaving.is_none() {
+            self.send_if_up(FromWorker::Leaving);
+        }
         self.leaving = Some(Leaving { for_good });
         self.settle();
     }

@@ -175,7 +175,7 @@ impl Agent {
                     self.state.connected(executor::boottime());
                 }
                 Happening::Opened(Err(error)) => return Err(error.into()),
-                Happening::Wish(wish) => self.wish(wish).await,
+                Happening::Wish(wish) => self.wish(wish),
                 Happening::Tick => self.state.tick(executor::boottime()),
             }
             self.act();
@@ -317,14 +317,11 @@ impl Agent {
         PACE.saturating_sub(self.last_sent.elapsed())
     }
 
-    async fn wish(&mut self, wish: Wish) {
+    fn wish(&mut self, wish: Wish) {
         match wish {
             Wish::Work => {}
             Wish::Finish => {
                 tracing::info!("finishing what runs; a second signal gives it back");
-                if let Err(error) = link::pause(&self.connect, &self.session).await {
-                    tracing::warn!(%error, "cannot tell the server that this worker takes no more work");
-                }
                 self.state.leave(false);
             }
             Wish::GiveBack => {

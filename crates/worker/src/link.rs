@@ -139,18 +139,11 @@ async fn try_open(connect: &Connect, session: &str) -> Result<Stream, LinkError>
     Ok(Stream { outgoing, incoming })
 }
 
-/// Tells the server to send nothing more.
-pub async fn pause(connect: &Connect, session: &str) -> Result<(), LinkError> {
-    let request = v1::UpdateWorkerStatusRequest { state: v1::WorkerState::Draining.into() };
-    let mut client = Client::new(connect().await?);
-    client.update_worker_status(with_session(request, session)?).await.map_err(problem)?;
-    Ok(())
-}
-
 /// Leaves for good.
 pub async fn unregister(connect: &Connect, session: &str, reason: &str) -> Result<(), LinkError> {
     let request = v1::UnregisterWorkerRequest { reason: reason.to_owned() };
-    let mut client = Client::new(connect().await?);
-    client.unregister_worker(with_session(request, session)?).await.map_err(problem)?;
+    let request = with_session(request, session)?;
+    let call = async { Client::new(connect().await?).unregister_worker(request).await.map_err(problem) };
+    tokio::time::timeout(PATIENCE, call).await.unwrap_or_else(|_| Err(LinkError::Unreachable("no answer".into())))?;
     Ok(())
 }

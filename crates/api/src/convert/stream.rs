@@ -53,6 +53,7 @@ pub fn to_server(message: FromWorker) -> Worker {
             data: Bytes::from_owner(chunk.data),
         }),
         FromWorker::Finished(finished) => Worker::Finished(finished_to_wire(finished)),
+        FromWorker::Leaving => Worker::Leaving(v1::Leaving {}),
     }
 }
 
@@ -100,6 +101,7 @@ pub fn from_worker(event: v1::WorkerEvent) -> Result<FromWorker, Invalid> {
         }),
         Some(Worker::Logs(chunk)) => chunk_from_wire(chunk).map(FromWorker::Logs),
         Some(Worker::Finished(finished)) => finished_from_wire(finished).map(FromWorker::Finished),
+        Some(Worker::Leaving(_)) => Ok(FromWorker::Leaving),
         None => Err(Invalid::new("events.kind", "is not an event that this server knows")),
     }
 }
@@ -159,9 +161,10 @@ fn finished_from_wire(finished: v1::Finished) -> Result<Finished, Invalid> {
     })
 }
 
+/// One line of a length that people read.
 fn cut(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(MAX_MESSAGE));
-    text
+    text.replace(char::is_control, " ")
 }
 
 /// What the server sends, as it goes out. A run of several jobs becomes as many events.

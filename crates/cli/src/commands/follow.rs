@@ -38,6 +38,7 @@ pub async fn logs(client: &mut Client, id: &str, tail: Option<u64>, show: impl F
     loop {
         let request = v1::SubscribeLogsRequest { job_id: id.to_owned(), tail: tail.filter(|_| first) };
         let outcome = read(client, request, |mut entries| {
+            trouble.pass();
             entries.retain(|entry| seen.is_new(entry));
             first &= entries.is_empty();
             show(&entries);
@@ -65,7 +66,7 @@ async fn read(
 pub async fn end(client: &mut Client, id: &str) -> Result<v1::Job> {
     let mut trouble = Trouble::default();
     loop {
-        match watch(client, id).await {
+        match watch(client, id, || trouble.pass()).await {
             Ok(Some(job)) => return Ok(job),
             Ok(None) => trouble.meet(client, &Status::unavailable("the watch ended early")).await?,
             Err(status) => trouble.meet(client, &status).await?,
@@ -73,9 +74,10 @@ pub async fn end(client: &mut Client, id: &str) -> Result<v1::Job> {
     }
 }
 
-async fn watch(client: &Client, id: &str) -> Result<Option<v1::Job>, Status> {
+async fn watch(client: &Client, id: &str, mut alive: impl FnMut()) -> Result<Option<v1::Job>, Status> {
     let mut changes = client.jobs().watch_job(v1::WatchJobRequest { job_id: id.to_owned() }).await?.into_inner();
     while let Some(change) = changes.message().await? {
+        alive();
         if let Some(job) = change.job.filter(|job| job.finished_at_ms > 0) {
             return Ok(Some(job));
         }
@@ -97,9 +99,13 @@ impl Trouble {
             return Err(explain(status));
         }
         tokio::time::sleep(PAUSE).await;
-        if client.reconnect().await.is_ok() {
-            self.since = None;
-        }
+        // Whether it helped is seen by what comes.
+        _ = client.reconnect().await;
         Ok(())
+    }
+
+    /// Something came: the trouble is over.
+    fn pass(&mut self) {
+        self.since = None;
     }
 }

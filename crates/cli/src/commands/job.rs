@@ -18,7 +18,7 @@ const TRIES: usize = 5;
 const PAUSE: Duration = Duration::from_millis(200);
 
 pub async fn queue(client: &mut Client, spec: v1::JobSpec) -> Result<String> {
-    for _ in 1..TRIES {
+    for _ in 0..TRIES {
         let request = v1::QueueJobRequest { job: Some(spec.clone()) };
         match client.jobs().queue_job(request).await {
             Ok(answer) => return Ok(answer.into_inner().job_id),

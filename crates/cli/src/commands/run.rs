@@ -9,20 +9,28 @@ use crate::{
 use anyhow::Result;
 use hodei_api::v1;
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// How long a job may wait before it is said why.
+const WONDER: Duration = Duration::from_secs(2);
 
 pub async fn run(mut client: Client, args: RunArgs, json: bool) -> Result<u8> {
     let attempts = (!args.detach).then_some(1);
     let spec = spec::build(args.job, client.is_local(), attempts)?;
-    let id = job::queue(&mut client, spec).await?;
     if args.detach {
-        print_id(&id, json);
+        print_id(&job::queue(&mut client, spec).await?, json);
         return Ok(exit::OK);
     }
-    let watcher = tokio::spawn(cancel_on_signal(client.clone(), id.clone()));
+    // Before the job exists: a Ctrl-C at any time must reach it.
+    let signals = Signals::listen()?;
+    let id = job::queue(&mut client, spec).await?;
+    let watcher = tokio::spawn(cancel_on_signal(signals, client.clone(), id.clone()));
+    let waiting = tokio::spawn(say_why_it_waits(client.clone(), id.clone()));
     follow::logs(&mut client, &id, None, |entries| output::print_entries(entries, json)).await?;
     let job = follow::end(&mut client, &id).await?;
     watcher.abort();
+    waiting.abort();
     if json {
         output::print_json(&json!({ "job": output::job_json(&job) }));
     } else {
@@ -52,19 +60,42 @@ pub fn say_why(job: &v1::Job) {
     }
 }
 
+/// Ctrl-C and SIGTERM.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! { _ = self.interrupt.recv() => {}, _ = self.terminate.recv() => {} }
+    }
+}
+
 /// The first Ctrl-C (or SIGTERM) cancels the job, the second leaves it to itself.
-async fn cancel_on_signal(client: Client, id: String) {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return;
-    };
-    tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+async fn cancel_on_signal(mut signals: Signals, client: Client, id: String) {
+    signals.next().await;
     output::note("hodei: cancelling the job; press Ctrl-C again to leave it to itself");
     let request = v1::CancelJobRequest { job_id: id.clone(), reason: "interrupted".to_owned() };
     if let Err(status) = client.jobs().cancel_job(request).await {
         output::note(&format!("hodei: cannot cancel: {}", status.message()));
     }
-    tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+    signals.next().await;
     output::note(&format!("hodei: job {id} goes on; 'hodei job get {id}' shows it"));
     std::process::exit(exit::CANCELLED.into());
+}
+
+/// A job that does not start at once leaves people wondering.
+async fn say_why_it_waits(client: Client, id: String) {
+    tokio::time::sleep(WONDER).await;
+    if let Ok(answer) = client.jobs().get_job(v1::GetJobRequest { job_id: id }).await
+        && let Some(job) = answer.into_inner().job
+        && !job.waiting_reason.is_empty()
+    {
+        output::note(&format!("hodei: the job waits: {}", job.waiting_reason));
+    }
 }

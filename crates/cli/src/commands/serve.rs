@@ -5,20 +5,20 @@ use crate::{
     client::SOCKET,
     commands::worker::{self, Size},
     config::Config,
-    exit, output,
+    exit,
+    folder::{Folder, Holder},
+    output,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use futures::future::FutureExt;
 use hodei_api::v1::{self, worker_admin_service_client::WorkerAdminServiceClient as Admin};
-use hodei_core::spec::Limits;
+use hodei_core::{spec::Limits, time::Millis};
 use hodei_server::{Options, Server, listen::Addresses};
 use hodei_store::{Postgres, Sqlite, Store};
 use hodei_worker::{AgentError, Connect, LinkError, Wish};
 use hyper_util::rt::TokioIo;
 use std::{
-    fs::{DirBuilder, File, TryLockError},
-    io,
-    os::unix::fs::DirBuilderExt,
+    io::{self, Write},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -36,6 +36,8 @@ use tracing_subscriber::EnvFilter;
 const DATABASE: &str = "hodei.db";
 /// How long jobs may take to end when the process is stopped.
 const GIVING_BACK: Duration = Duration::from_secs(30);
+const SHORTEST_LEASE: Millis = Millis(200);
+const SMALLEST_WINDOW: usize = 16;
 /// How often the background server looks whether it is still needed.
 const IDLE_CHECK: Duration = Duration::from_secs(1);
 
@@ -43,12 +45,26 @@ const IDLE_CHECK: Duration = Duration::from_secs(1);
 pub fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("HODEI_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let ansi = io::IsTerminal::is_terminal(&io::stderr());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi).init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Unhindered).with_ansi(ansi).init();
+}
+
+/// Standard error, where it can be written: a full disk must not end what it reports on.
+struct Unhindered;
+
+impl Write for Unhindered {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        _ = io::stderr().write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 pub async fn server(common: &Common, config: &Config, args: ServerArgs) -> Result<u8> {
     log_to_stderr();
-    let folder = Folder::take(config.data_folder(common.data.as_deref())?)?;
+    let folder = take_folder(common, config, &args, false)?.ok_or_else(|| taken(common, config))?;
     let mut server = start(config, &folder, &args, true).await?;
     announce(&server, &folder);
     let failure = server.failure();
@@ -63,11 +79,11 @@ pub async fn server(common: &Common, config: &Config, args: ServerArgs) -> Resul
 
 pub async fn up(common: &Common, config: &Config, args: UpArgs) -> Result<u8> {
     log_to_stderr();
-    let folder = config.data_folder(common.data.as_deref())?;
-    let folder = match Folder::take(folder) {
+    let folder = match take_folder(common, config, &args.server, args.background)? {
+        Some(folder) => folder,
         // Somebody else was faster, which is just as good.
-        Err(_) if args.background => return Ok(exit::OK),
-        taken => taken?,
+        None if args.background => return Ok(exit::OK),
+        None => return Err(taken(common, config)),
     };
     let mut server = start(config, &folder, &args.server, !args.background).await?;
     let (wish, wishes) = watch::channel(Wish::Work);
@@ -101,32 +117,26 @@ pub async fn up(common: &Common, config: &Config, args: UpArgs) -> Result<u8> {
     Ok(exit::OK)
 }
 
-/// A data folder that nobody else serves while this is held.
-struct Folder {
-    path: PathBuf,
-    _lock: File,
+/// Takes the data folder for a server, or nothing when another has it.
+fn take_folder(common: &Common, config: &Config, args: &ServerArgs, background: bool) -> Result<Option<Folder>> {
+    let elsewhere = !database_url(config, args).is_empty();
+    Folder::take(config.data_folder(common.data.as_deref())?, background, elsewhere)
 }
 
-impl Folder {
-    fn take(path: PathBuf) -> Result<Self> {
-        let here = || format!("cannot use the data folder {}", path.display());
-        DirBuilder::new().recursive(true).mode(0o700).create(&path).with_context(here)?;
-        let lock =
-            File::options().create(true).truncate(false).write(true).open(path.join("lock")).with_context(here)?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { path, _lock: lock }),
-            Err(TryLockError::WouldBlock) => {
-                bail!("a server runs on {} already; stop it, or choose another folder with --data", path.display())
-            }
-            Err(TryLockError::Error(error)) => Err(error).with_context(here),
-        }
+fn taken(common: &Common, config: &Config) -> anyhow::Error {
+    match config.data_folder(common.data.as_deref()) {
+        Ok(folder) => anyhow::anyhow!(Holder::complaint(&folder)),
+        Err(error) => error,
     }
+}
+
+fn database_url(config: &Config, args: &ServerArgs) -> String {
+    args.database_url.clone().unwrap_or_else(|| config.server.database_url.clone())
 }
 
 async fn start(config: &Config, folder: &Folder, args: &ServerArgs, tcp: bool) -> Result<Server> {
     let settings = &config.server;
-    let url = args.database_url.clone().unwrap_or_else(|| settings.database_url.clone());
-    let store = open_store(&url, &folder.path).await?;
+    let store = open_store(&database_url(config, args), &folder.path).await?;
     let options = Options {
         lease: args.lease.unwrap_or(settings.lease),
         lease_grace: args.lease_grace.unwrap_or(settings.lease_grace),
@@ -135,6 +145,12 @@ async fn start(config: &Config, folder: &Folder, args: &ServerArgs, tcp: bool) -
         limits: Limits { payload_bytes: usize::try_from(settings.max_payload).unwrap_or(usize::MAX) },
         window: settings.window,
     };
+    if options.lease < SHORTEST_LEASE {
+        bail!("the lease must be at least {}ms, or workers could not keep it", SHORTEST_LEASE.0);
+    }
+    if options.window < SMALLEST_WINDOW {
+        bail!("server.window must be at least {SMALLEST_WINDOW}");
+    }
     let at = Addresses {
         grpc: tcp.then(|| args.grpc.unwrap_or(settings.grpc)),
         http: tcp.then(|| args.http.unwrap_or(settings.http)),

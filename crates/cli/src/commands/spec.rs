@@ -49,7 +49,7 @@ pub fn build(args: JobArgs, local: bool, attempts: Option<i32>) -> Result<v1::Jo
             run_ms: ms(args.timeout),
             kill_grace_ms: ms(args.kill_grace),
         }),
-        run_at_ms: args.delay.map_or(0, |delay| now_ms() + signed(delay.0)),
+        run_at_ms: args.delay.map_or(0, |delay| now_ms().saturating_add(signed(delay.0))),
     })
 }
 

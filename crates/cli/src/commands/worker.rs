@@ -20,6 +20,8 @@ use tokio::{
     sync::watch,
 };
 
+/// A few full chunks of output must fit, or a job could never print.
+const SMALLEST_SPOOL: u64 = 4 << 20;
 /// The folder of the worker inside the data folder.
 pub const FOLDER: &str = "worker";
 
@@ -37,7 +39,7 @@ pub async fn run(common: &Common, config: &Config, args: WorkerArgs) -> Result<u
     let options = AgentOptions {
         token: args.token.clone(),
         worker: args.worker_id,
-        ..agent(config, Arc::new(connect), folder, &Size::of(config, &args))
+        ..agent(config, Arc::new(connect), folder, &Size::of(&args))
     };
     let (wish, wishes) = watch::channel(Wish::Work);
     tokio::spawn(wish_on_signals(wish));
@@ -55,13 +57,8 @@ pub struct Size {
 }
 
 impl Size {
-    fn of(config: &Config, args: &WorkerArgs) -> Self {
-        Self {
-            name: args.name.clone(),
-            slots: args.slots,
-            cpu: args.cpu.or(config.worker.cpu),
-            memory: args.memory.or(config.worker.memory),
-        }
+    fn of(args: &WorkerArgs) -> Self {
+        Self { name: args.name.clone(), slots: args.slots, cpu: args.cpu, memory: args.memory }
     }
 }
 
@@ -88,7 +85,7 @@ pub fn agent(config: &Config, connect: Connect, folder: PathBuf, size: &Size) ->
             capacity,
         },
         folder,
-        spool_bytes: usize::try_from(config.worker.spool)
+        spool_bytes: usize::try_from(config.worker.spool.max(SMALLEST_SPOOL))
             .unwrap_or(usize::MAX)
             .min(tokio::sync::Semaphore::MAX_PERMITS),
         pids_limit: config.worker.pids_limit,

@@ -8,7 +8,7 @@ use crate::{
 use hodei_api::v1::{self, JobState};
 use std::{
     collections::{HashMap, HashSet},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const BATCHES: usize = 10;
@@ -162,4 +162,19 @@ async fn what_waits_for_its_time_survives_a_crash() {
     let codes: Vec<_> = job.executions.iter().map(|execution| execution.exit_code).collect();
     assert_eq!((job.state(), codes), (JobState::Failed, vec![Some(1), Some(2)]));
     assert!(job.executions[1].assigned_at_ms - job.executions[0].finished_at_ms >= 1400, "{job:?}");
+}
+
+/// It used to come back to the very worker that gave it back, for as long as that took to leave.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_up_gives_its_job_back_once_and_leaves() {
+    let mut cluster = Cluster::up(&["--slots", "2"]).await;
+    let id = cluster.queue(shell("sleep 60")).await;
+    cluster.reached(&id, JobState::Running).await;
+    let began = Instant::now();
+    cluster.stop_server().await;
+    assert!(began.elapsed() < Duration::from_secs(5), "it left after {:?}", began.elapsed());
+    cluster.start_server().await;
+    let job = cluster.reached(&id, JobState::Running).await;
+    let outcomes: Vec<_> = job.executions.iter().map(|run| (run.attempt, run.outcome.as_str())).collect();
+    assert_eq!(outcomes, [(1, "released"), (1, "")], "given back once, and not counted");
 }

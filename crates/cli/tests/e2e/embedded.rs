@@ -1,6 +1,7 @@
 //! Without a server of its own choosing, `hodei` shares one in the data folder that comes and goes by itself.
 
 use crate::process::{Home, Ran, descendants, is_alive, run, until_true};
+use rustix::process::Signal;
 use std::{collections::HashSet, time::Duration};
 
 async fn hodei(home: &Home, args: &[&str]) -> Ran {
@@ -91,4 +92,24 @@ async fn a_killed_background_server_is_replaced_and_its_job_runs_again() {
     assert_eq!((waited.code, waited.text()), (0, "succeeded\n"), "{waited:?}");
     let job = hodei(&home, &["job", "get", "--json", id.text().trim()]).await.ok().json();
     assert_eq!((&job["attempt"], &job["executions"][0]["failure_kind"]), (&2.into(), &"worker_lost".into()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_whose_jobs_are_elsewhere_gets_no_background_server() {
+    let home = home("1s");
+    let database = home.path("other.db").display().to_string();
+    let flags = ["up", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--database-url", &database];
+    let mut up = home.daemon("up", &flags);
+    up.said("hodei is up").await;
+    hodei(&home, &["run", "--", "true"]).await.ok();
+    let taken = hodei(&home, &["server"]).await;
+    assert!(
+        taken.stderr.contains(&format!("(process {})", up.pid().as_raw_nonzero())),
+        "it names the process: {taken:?}"
+    );
+    up.signal(Signal::TERM);
+    up.ended().await;
+    let refused = hodei(&home, &["job", "list"]).await;
+    assert!(refused.code == 125 && refused.stderr.contains("--database-url"), "{refused:?}");
+    assert!(home.servers().is_empty(), "nothing was started in its place");
 }

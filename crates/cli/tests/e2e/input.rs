@@ -160,25 +160,25 @@ async fn only_loopback_addresses_are_served() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_command_line_says_what_is_wrong() {
     let cluster = Cluster::start().await;
-    for (args, code, part) in [
-        (&["run"][..], 2, "COMMAND"),
-        (&["run", "--timeout", "soon", "--", "true"], 2, "500ms"),
-        (&["run", "--timeout=-1", "--", "true"], 2, "negative"),
-        (&["run", "--timeout", "0", "--", "true"], 125, "timeouts.run"),
-        (&["run", "--max-attempts", "0", "--", "true"], 2, "max-attempts"),
-        (&["run", "--priority", "urgent", "--", "true"], 2, "critical"),
-        (&["run", "--secret", "A=b", "--", "true"], 125, "secrets.A"),
-        (&["run", "--env", "NOT_SET_ANYWHERE", "--", "true"], 2, "not set"),
-        (&["run", "--script", "missing.sh"], 125, "missing.sh"),
-        (&["run", "--interpreter", "bash", "--", "true"], 2, "--interpreter"),
-        (&["job", "get", "nonsense"], 125, "job_id"),
-        (&["job", "list", "--state", "asleep"], 2, "pending"),
-        (&["logs", "00000000-0000-7000-8000-000000000000"], 125, "no job"),
-        (&["--server", "ftp://x", "job", "list"], 125, "http://"),
-        (&["--server", "http://127.0.0.1:1", "job", "list"], 125, "no server answers"),
+    for (args, part) in [
+        (&["run"][..], "COMMAND"),
+        (&["run", "--timeout", "soon", "--", "true"], "500ms"),
+        (&["run", "--timeout=-1", "--", "true"], "negative"),
+        (&["run", "--timeout", "0", "--", "true"], "timeouts.run"),
+        (&["run", "--max-attempts", "0", "--", "true"], "max-attempts"),
+        (&["run", "--priority", "urgent", "--", "true"], "critical"),
+        (&["run", "--secret", "A=b", "--", "true"], "secrets.A"),
+        (&["run", "--env", "NOT_SET_ANYWHERE", "--", "true"], "not set"),
+        (&["run", "--script", "missing.sh"], "missing.sh"),
+        (&["run", "--interpreter", "bash", "--", "true"], "--interpreter"),
+        (&["job", "get", "nonsense"], "job_id"),
+        (&["job", "list", "--state", "asleep"], "pending"),
+        (&["logs", "00000000-0000-7000-8000-000000000000"], "no job"),
+        (&["--server", "ftp://x", "job", "list"], "http://"),
+        (&["--server", "http://127.0.0.1:1", "job", "list"], "no server answers"),
     ] {
         let ran = cluster.hodei(args).await;
-        assert_eq!(ran.code, code, "{args:?}: {ran:?}");
+        assert_eq!(ran.code, 125, "not a code that a job could have: {args:?}: {ran:?}");
         assert!(ran.stderr.contains(part), "{args:?}: {ran:?}");
     }
     assert_eq!(cluster.list().await, Vec::new());

@@ -71,7 +71,7 @@ pub enum Input {
     },
     /// The worker itself wants no more work on this connection.
     Pause {
-        caller: Caller,
+        caller: Option<Caller>,
         worker: WorkerId,
     },
     Unregister {

@@ -301,7 +301,9 @@ impl Brain {
             }
             Input::Pause { caller, worker } => {
                 let known = self.fleet.update(worker, |worker| worker.paused = true);
-                self.answer(caller, known.map(|()| Answer::Done).ok_or(Refusal::NoSuchWorker(worker)));
+                if let Some(caller) = caller {
+                    self.answer(caller, known.map(|()| Answer::Done).ok_or(Refusal::NoSuchWorker(worker)));
+                }
             }
             Input::Unregister { caller, worker } => {
                 let answer = self.unregister(worker);

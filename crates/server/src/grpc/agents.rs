@@ -84,7 +84,7 @@ impl WorkerAgentService for Service {
         if request.into_inner().state() != v1::WorkerState::Draining {
             return Err(invalid(Invalid::new("state", "DRAINING is the only state a worker can ask for")));
         }
-        self.engine.call(0, |caller| Input::Pause { caller, worker }).await.map_err(refused)?;
+        self.engine.call(0, |caller| Input::Pause { caller: Some(caller), worker }).await.map_err(refused)?;
         Ok(Response::new(v1::UpdateWorkerStatusResponse {}))
     }
 
@@ -176,6 +176,9 @@ impl Stream {
             FromWorker::Progress { execution, progress } => report(Report::Progress { execution, progress }),
             FromWorker::Logs(chunk) => self.engine.logs(worker, self.connection, chunk),
             FromWorker::Finished(finished) => report(Report::Finished(finished)),
+            // Of an old connection it says nothing about the new one.
+            FromWorker::Leaving if outgoing.strong_count() == 0 => {}
+            FromWorker::Leaving => self.engine.tell(Input::Pause { caller: None, worker }),
         }
         Ok(())
     }

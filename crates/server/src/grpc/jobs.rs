@@ -84,8 +84,8 @@ impl JobExecutionService for Service {
     ) -> Result<Response<v1::CancelJobResponse>, Status> {
         let v1::CancelJobRequest { job_id, reason } = request.into_inner();
         let job = convert::job_id(&job_id).map_err(invalid)?;
-        if reason.len() > MAX_REASON {
-            return Err(invalid(Invalid::new("reason", format!("must be at most {MAX_REASON} bytes long"))));
+        if reason.len() > MAX_REASON || reason.chars().any(char::is_control) {
+            return Err(invalid(Invalid::new("reason", format!("must be one line of at most {MAX_REASON} bytes"))));
         }
         let answer = self.engine.call(0, |caller| Input::Cancel { caller, job, reason }).await.map_err(refused)?;
         Ok(Response::new(v1::CancelJobResponse { state: state_of(&answer) }))

@@ -56,7 +56,7 @@ fn a_restart_reads_the_backlog_in_order() {
 fn a_restart_places_nothing_before_the_first_page() {
     let mut rig = Rig::with(small_windows());
     let worker = rig.worker(1, slots(1));
-    rig.ask(|caller| Input::Pause { caller, worker }).expect("paused");
+    rig.ask(|caller| Input::Pause { caller: Some(caller), worker }).expect("paused");
     let urgent = rig.enqueue(spec_with(|spec| spec.priority = Priority::Critical));
     rig.server.restart();
     let hello = Hello { incarnation: incarnation(1), held: vec![], ended: vec![], leaving: false };

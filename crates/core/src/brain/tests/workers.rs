@@ -74,7 +74,7 @@ fn a_draining_worker_finishes_and_takes_no_more() {
 fn a_paused_worker_takes_work_again_on_its_next_connection_unless_it_is_leaving() {
     let mut rig = Rig::new();
     let worker = rig.worker(1, slots(2));
-    rig.ask(|caller| Input::Pause { caller, worker }).expect("paused");
+    rig.ask(|caller| Input::Pause { caller: Some(caller), worker }).expect("paused");
     let job = rig.enqueue(spec());
     assert_eq!(rig.state(job), StateKind::Pending);
     let hello = Hello { incarnation: incarnation(1), held: vec![], ended: vec![], leaving: true };

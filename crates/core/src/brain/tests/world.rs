@@ -63,6 +63,7 @@ enum Up {
     Hello(Connection, Hello),
     Heartbeat(u64),
     Report(Report),
+    Leaving,
     Closed(Connection),
     Unregister,
 }
@@ -379,6 +380,7 @@ impl World {
         let worker = self.agents[at].id;
         let input = match message {
             Up::Hello(connection, hello) => Input::Connect { worker, connection, hello },
+            Up::Leaving => Input::Pause { caller: None, worker },
             Up::Heartbeat(sent) => {
                 if self.agents[at].connection.is_some() {
                     let lease = self.server.config.lease;
@@ -453,6 +455,7 @@ impl World {
             FromWorker::Started { execution, at } => Up::Report(Report::Started { execution, at }),
             FromWorker::Progress { execution, progress } => Up::Report(Report::Progress { execution, progress }),
             FromWorker::Finished(finished) => Up::Report(Report::Finished(finished)),
+            FromWorker::Leaving => Up::Leaving,
             FromWorker::Logs(_) => return,
         });
     }
