@@ -249,7 +249,7 @@ fn a_worker_that_leaves_finishes_gives_back_and_exits_when_all_is_delivered() {
     let mut session = running(1, &[1, 2]);
     session.received(ToWorker::Drain, Elapsed(0));
     let actions = session.take_actions();
-    let [Action::Conclude(given_back)] = &actions[..] else { panic!("{actions:?}") };
+    let [Action::Send(FromWorker::Leaving), Action::Conclude(given_back)] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!((given_back.execution, &given_back.outcome), (id(2), &Outcome::Released));
     session.spooled(end(0, 2));
     session.ended(finished(1, Outcome::Succeeded)).expect("wanted");
@@ -264,7 +264,7 @@ fn a_worker_that_leaves_does_not_exit_before_its_last_result_is_in_the_spool() {
     let mut session = running(1, &[1]);
     session.leave(false);
     session.ended(finished(1, Outcome::Succeeded)).expect("wanted");
-    assert_eq!(session.take_actions(), []);
+    assert_eq!(session.take_actions(), [Action::Send(FromWorker::Leaving)]);
     session.spooled(end(0, 1));
     assert_eq!(sent(&session.take_actions()), [0]);
     assert!(acked(&mut session, &[1], &[]).contains(&Action::Exit { for_good: false }));
@@ -284,8 +284,10 @@ fn leaving_for_good_is_not_taken_back() {
 fn a_release_stops_what_runs_and_gives_it_back_uncounted() {
     let mut session = running(3, &[1, 2, 3]);
     session.release();
+    let actions = session.take_actions();
     let stops = [1, 2, 3].map(|n| Action::Stop { execution: id(n), why: StopReason::Cancelled });
-    assert_eq!(session.take_actions(), stops);
+    assert_eq!(actions[0], Action::Send(FromWorker::Leaving), "first, or it would get them again");
+    assert_eq!(actions[1..], stops);
     let outcome =
         |session: &mut Session, n, outcome| session.ended(finished(n, outcome)).map(|finished| finished.outcome);
     assert_eq!(outcome(&mut session, 1, Outcome::Cancelled), Some(Outcome::Released));
