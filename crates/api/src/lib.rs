@@ -5,7 +5,7 @@ pub mod convert;
 pub mod logs;
 
 /// Generated from `proto/hodei/v1`.
-#[allow(clippy::all, clippy::unwrap_used)]
+#[allow(clippy::large_enum_variant, reason = "messages are as large as they are")]
 pub mod v1 {
     tonic::include_proto!("hodei.v1");
 }

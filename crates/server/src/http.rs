@@ -12,9 +12,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub fn routes(engine: Engine) -> Router {
     Router::new()
         .route("/health", get(health))
-        .route("/live", get(async || Json(json!({ "status": "ok" }))))
+        .route("/live", get(live))
+        .route("/health/live", get(live))
         .route("/ready", get(ready))
+        .route("/health/ready", get(ready))
         .with_state(engine)
+}
+
+async fn live() -> Json<Value> {
+    Json(json!({ "status": "ok" }))
 }
 
 /// Readiness, and what the loop has done so far.

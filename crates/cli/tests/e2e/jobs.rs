@@ -285,7 +285,7 @@ async fn health_reflection_and_probes_answer() {
     for service in [name, "hodei.v1.LogStreamService", "hodei.v1.WorkerAgentService", "grpc.health.v1.Health"] {
         assert!(names.contains(&service), "{service} is not in {names:?}");
     }
-    for path in ["/live", "/ready", "/health"] {
+    for path in ["/live", "/ready", "/health", "/health/live", "/health/ready"] {
         assert_eq!(cluster.probe(path).await, "200 OK", "{path}");
     }
     assert_eq!(cluster.probe("/nothing").await, "404 Not Found");
