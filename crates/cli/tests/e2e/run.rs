@@ -45,7 +45,9 @@ async fn output_and_exit_code_are_those_of_the_job() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_over_its_memory_is_told_from_one_that_was_killed() {
     let cluster = Cluster::up(&["--slots", "1"]).await;
-    if !cluster.server.said_isolation().await.contains("memory") {
+    let isolation = cluster.server.said_isolation().await;
+    if !isolation.contains("memory") {
+        assert!(std::env::var_os("CI").is_none(), "what gates a change needs a host with memory limits: {isolation}");
         return;
     }
     let eat = "head -c 200000000 /dev/zero | tail";
