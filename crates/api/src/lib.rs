@@ -1,6 +1,7 @@
 //! The wire: gRPC types and services, and their conversions to and from `hodei-core`. No other crate knows a wire
 //! format, neither that of the stream nor that of log chunks.
 
+pub mod channel;
 pub mod convert;
 pub mod logs;
 

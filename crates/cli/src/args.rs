@@ -125,8 +125,14 @@ pub struct JobArgs {
     /// What runs the script.
     #[arg(long, value_name = "PROGRAM", requires = "script", conflicts_with = "command")]
     pub interpreter: Option<String>,
+    /// Run a task of this type, such as email.send, on a worker that has a handler for it.
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["command", "script", "stdin", "workdir"])]
+    pub task: Option<String>,
+    /// The task's payload as JSON; '-' reads it from standard input.
+    #[arg(long, value_name = "JSON|-", requires = "task")]
+    pub payload: Option<String>,
     /// The program and its arguments. No shell interprets them.
-    #[arg(last = true, value_name = "COMMAND", required_unless_present = "script")]
+    #[arg(last = true, value_name = "COMMAND", required_unless_present_any = ["script", "task"])]
     pub command: Vec<String>,
 }
 

@@ -2,10 +2,13 @@
 
 use crate::{args::Common, config::Config, folder::Holder};
 use anyhow::{Context, Result, anyhow, bail};
-use hodei_api::v1::{
-    ListWorkersRequest, job_execution_service_client::JobExecutionServiceClient as Jobs,
-    log_stream_service_client::LogStreamServiceClient as Logs,
-    worker_admin_service_client::WorkerAdminServiceClient as Admin,
+use hodei_api::{
+    channel::tuned,
+    v1::{
+        ListWorkersRequest, job_execution_service_client::JobExecutionServiceClient as Jobs,
+        log_stream_service_client::LogStreamServiceClient as Logs,
+        worker_admin_service_client::WorkerAdminServiceClient as Admin,
+    },
 };
 use hodei_server::listen;
 use hyper_util::rt::TokioIo;
@@ -29,7 +32,6 @@ use tower::service_fn;
 pub const SOCKET: &str = "hodei.sock";
 /// What the background server prints.
 const SERVER_LOG: &str = "server.log";
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a background server may take until it answers.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 const START_AGAIN: Duration = Duration::from_millis(50);
@@ -93,16 +95,6 @@ impl Target {
             Target::Folder { path, config } => of_folder(path, config.as_deref()).await,
         }
     }
-}
-
-fn tuned(endpoint: Endpoint) -> Endpoint {
-    endpoint
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
-        .initial_stream_window_size(1 << 20)
-        .initial_connection_window_size(4 << 20)
-        .http2_keep_alive_interval(Duration::from_secs(20))
-        .keep_alive_while_idle(true)
 }
 
 async fn socket(path: &Path) -> Result<Channel, tonic::transport::Error> {

@@ -159,6 +159,10 @@ pub fn job_json(job: &v1::Job) -> Value {
         v1::work::Kind::Script(script) => {
             json!({ "script": { "interpreter": script.interpreter, "content": script.content } })
         }
+        v1::work::Kind::Task(task) => {
+            let payload: Value = serde_json::from_slice(&task.payload).unwrap_or_default();
+            json!({ "task": { "type": task.r#type, "payload": payload } })
+        }
     });
     let mut secrets: Vec<&String> = spec.secrets.keys().collect();
     secrets.sort();

@@ -8,6 +8,7 @@ use crate::{
     time::Time,
 };
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// How many ended executions a job remembers; older ones give way to newer ones.
 const HISTORY: usize = 50;
@@ -15,8 +16,11 @@ const HISTORY: usize = 50;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     pub id: JobId,
-    pub name: String,
-    pub queue: String,
+    pub name: Arc<str>,
+    pub queue: Arc<str>,
+    /// The type of its task, if that is what it runs: only workers that declare it are asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_type: Option<Arc<str>>,
     pub priority: Priority,
     pub requirements: Requirements,
     pub retry: RetryPolicy,
@@ -59,8 +63,9 @@ impl Job {
     pub fn new(id: JobId, spec: &JobSpec, state: State, seq: u64, now: Time) -> Self {
         Self {
             id,
-            name: spec.name.clone(),
-            queue: spec.queue.clone(),
+            name: spec.name.as_str().into(),
+            queue: spec.queue.as_str().into(),
+            task_type: spec.work.task_type().map(Into::into),
             priority: spec.priority,
             requirements: spec.requirements,
             retry: spec.retry.clone(),
@@ -86,7 +91,7 @@ impl Job {
 
     /// The kind of place this job needs. Jobs of one class fit the same workers.
     pub fn class(&self) -> ClassId {
-        ClassId::of(&self.queue, &self.requirements)
+        ClassId::of(&self.queue, self.task_type.as_deref(), &self.requirements)
     }
 
     pub fn current(&self) -> Option<&Execution> {
@@ -118,16 +123,17 @@ impl Job {
     }
 }
 
-/// A stable number for (queue, requirements), the same on every server and after every restart.
+/// A stable number for (queue, task type, requirements), the same on every server and after every restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ClassId(pub i64);
 
 impl ClassId {
     /// FNV-1a. Should two keys ever get one number, their jobs share a line; each is still placed by its own needs.
-    pub fn of(queue: &str, requirements: &Requirements) -> Self {
+    pub fn of(queue: &str, task_type: Option<&str>, requirements: &Requirements) -> Self {
         let numbers = [requirements.cpu_millis.to_le_bytes(), requirements.memory_bytes.to_le_bytes()];
-        let bytes = queue.bytes().chain([0]).chain(numbers.into_iter().flatten());
+        let task_type = task_type.unwrap_or_default().bytes();
+        let bytes = queue.bytes().chain([0]).chain(numbers.into_iter().flatten()).chain(task_type);
         Self(bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
             as i64)
     }
@@ -140,9 +146,11 @@ mod tests {
     /// These numbers are in databases: a change of the hash would hide every waiting job.
     #[test]
     fn class_numbers_never_change() {
-        assert_eq!(ClassId::of("default", &Requirements::default()).0, 8_885_092_610_290_255_130);
-        assert_ne!(ClassId::of("a", &Requirements::default()), ClassId::of("b", &Requirements::default()));
+        let none = Requirements::default();
+        assert_eq!(ClassId::of("default", None, &none).0, 8_885_092_610_290_255_130);
+        assert_ne!(ClassId::of("a", None, &none), ClassId::of("b", None, &none));
+        assert_ne!(ClassId::of("a", None, &none), ClassId::of("a", Some("t"), &none));
         let big = Requirements { cpu_millis: 2000, memory_bytes: 1 << 30 };
-        assert_ne!(ClassId::of("a", &Requirements::default()), ClassId::of("a", &big));
+        assert_ne!(ClassId::of("a", None, &none), ClassId::of("a", None, &big));
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     spec::JobSpec,
     state::Outcome,
     time::{Millis, Time},
+    worker::WorkerInfo,
 };
 use std::sync::Arc;
 
@@ -35,6 +36,8 @@ pub enum FromWorker {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub incarnation: Incarnation,
+    /// What it is now, when that may differ from what it was when it registered.
+    pub info: Option<WorkerInfo>,
     /// Executions that it was given and that have not ended.
     pub held: Vec<ExecutionId>,
     /// Ended ones whose result the server has not acknowledged; they follow on the stream.

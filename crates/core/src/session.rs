@@ -10,6 +10,7 @@ use crate::{
     protocol::{Assignment, Finished, FromWorker, Hello, LogAck, StopReason, ToWorker, Welcome},
     state::Outcome,
     time::{Elapsed, Millis, Time},
+    worker::WorkerInfo,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -70,6 +71,7 @@ const FIRST_HEARTBEAT: Millis = Millis::seconds(10);
 #[derive(Debug)]
 pub struct Session {
     incarnation: Incarnation,
+    info: WorkerInfo,
     slots: usize,
     link: Link,
     heartbeat: Millis,
@@ -119,12 +121,13 @@ struct Run {
 
 impl Session {
     /// `recovered` are the records that an earlier life left in the spool.
-    pub fn new(incarnation: Incarnation, slots: u32, recovered: Vec<Record>) -> Self {
+    pub fn new(incarnation: Incarnation, info: WorkerInfo, recovered: Vec<Record>) -> Self {
         let finished = recovered.iter().filter(|record| record.kind == RecordKind::Finished);
         let ended = finished.map(|record| record.execution).collect();
         let mut session = Self {
             incarnation,
-            slots: slots as usize,
+            slots: info.capacity.slots as usize,
+            info,
             link: Link::Down,
             heartbeat: FIRST_HEARTBEAT,
             next_heartbeat: Elapsed(0),
@@ -169,6 +172,7 @@ impl Session {
         let ended = self.ended.iter().copied().collect();
         self.send(FromWorker::Hello(Hello {
             incarnation: self.incarnation,
+            info: Some(self.info.clone()),
             held,
             ended,
             leaving: self.leaving.is_some(),

@@ -36,8 +36,20 @@ pub struct JobSpec {
 /// What a job runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
-    Shell { program: String, args: Vec<String> },
-    Script { interpreter: String, content: String },
+    Shell {
+        program: String,
+        args: Vec<String>,
+    },
+    Script {
+        interpreter: String,
+        content: String,
+    },
+    /// Run by a handler that a worker declares for this type. The payload is JSON.
+    Task {
+        task_type: String,
+        #[serde(with = "bytes_as_bytes")]
+        payload: Vec<u8>,
+    },
 }
 
 /// A value that no listing, log or error may show.
@@ -198,6 +210,7 @@ impl JobSpec {
         label("name", &self.name)?;
         label("queue", &self.queue)?;
         self.work.validate()?;
+        self.only_for_processes()?;
         for name in self.environment.keys() {
             variable("environment", name)?;
         }
@@ -233,6 +246,18 @@ impl JobSpec {
         Ok(())
     }
 
+    /// A task is not a process: what only a process can use would be ignored.
+    fn only_for_processes(&self) -> Result<(), Invalid> {
+        if self.work.task_type().is_none() {
+            return Ok(());
+        }
+        let unused = [("stdin", !self.stdin.is_empty()), ("working_directory", self.working_directory.is_some())];
+        match unused.into_iter().find(|(_, set)| *set) {
+            Some((field, _)) => Err(Invalid::new(field, "is for shell and script work; a task has its payload")),
+            None => Ok(()),
+        }
+    }
+
     /// What counts against [`Limits::payload_bytes`].
     pub fn payload_bytes(&self) -> usize {
         self.work.bytes() + self.stdin.len() + self.variables_bytes()
@@ -265,6 +290,15 @@ impl Work {
                 no_nul("work.script.interpreter", interpreter)?;
                 not_empty("work.script.content", content)
             }
+            Work::Task { task_type, .. } => check_task_type("work.task.type", task_type),
+        }
+    }
+
+    /// The type of a task; none for what any worker that starts processes can run.
+    pub fn task_type(&self) -> Option<&str> {
+        match self {
+            Work::Task { task_type, .. } => Some(task_type),
+            Work::Shell { .. } | Work::Script { .. } => None,
         }
     }
 
@@ -272,6 +306,7 @@ impl Work {
         match self {
             Work::Shell { program, args } => program.len() + args.iter().map(String::len).sum::<usize>(),
             Work::Script { interpreter, content } => interpreter.len() + content.len(),
+            Work::Task { task_type, payload } => task_type.len() + payload.len(),
         }
     }
 }
@@ -335,6 +370,15 @@ fn label(field: &str, text: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// Types are declared by workers and asked for by jobs: one word, so that nobody writes one that looks like another.
+pub fn check_task_type(field: &str, task_type: &str) -> Result<(), Invalid> {
+    label(field, task_type)?;
+    if task_type.chars().any(char::is_whitespace) {
+        return Err(Invalid::new(field, "must not contain spaces; write it like email.send"));
+    }
+    Ok(())
+}
+
 /// The name of an environment variable that a job may set.
 fn variable(map: &str, name: &str) -> Result<(), Invalid> {
     let field = format!("{map}.{name}");
@@ -353,6 +397,10 @@ mod tests {
 
     fn echo() -> JobSpec {
         JobSpec::new("echo", Work::Shell { program: "echo".into(), args: vec!["hi".into()] })
+    }
+
+    fn task(task_type: &str) -> Work {
+        Work::Task { task_type: task_type.into(), payload: b"{}".to_vec() }
     }
 
     fn rejected(change: impl FnOnce(&mut JobSpec)) -> String {
@@ -380,6 +428,8 @@ mod tests {
             rejected(|s| s.work = Work::Script { interpreter: "sh".into(), content: String::new() }),
             "work.script.content"
         );
+        assert_eq!(rejected(|s| s.work = task("two words")), "work.task.type");
+        assert_eq!(rejected(|s| (s.work, s.stdin) = (task("email.send"), vec![1])), "stdin");
         assert_eq!(rejected(|s| _ = s.environment.insert("A=B".into(), "x".into())), "environment.A=B");
         assert_eq!(
             rejected(|s| _ = s.environment.insert("HODEI_JOB_ID".into(), "x".into())),

@@ -6,6 +6,7 @@ use crate::{
     token::Hash,
 };
 use serde::{Deserialize, Serialize};
+use std::{collections::BTreeSet, sync::Arc};
 
 /// What a worker says of itself when it registers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,6 +15,26 @@ pub struct WorkerInfo {
     pub version: String,
     pub hostname: String,
     pub capacity: Capacity,
+    #[serde(default)]
+    pub offer: Offer,
+}
+
+/// What kinds of work a worker runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Offer {
+    /// The types of tasks that it has handlers for.
+    pub task_types: BTreeSet<Arc<str>>,
+    /// It starts no processes, so shell and script work is not for it.
+    pub tasks_only: bool,
+}
+
+impl Offer {
+    pub fn includes(&self, task_type: Option<&str>) -> bool {
+        match task_type {
+            Some(task_type) => self.task_types.contains(task_type),
+            None => !self.tasks_only,
+        }
+    }
 }
 
 /// What a worker has to give. A job takes one slot and reserves what it asks for.

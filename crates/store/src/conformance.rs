@@ -261,7 +261,7 @@ pub async fn list_pages_give_every_job_once(store: Arc<dyn Store>) {
         let filter = Filter { states, queue };
         let wanted = |job: &&Job| {
             (filter.states.is_empty() || filter.states.contains(&job.state.kind()))
-                && filter.queue.as_ref().is_none_or(|queue| *queue == job.queue)
+                && filter.queue.as_ref().is_none_or(|queue| **queue == *job.queue)
         };
         let mut expected: Vec<_> = jobs.iter().filter(wanted).cloned().collect();
         expected.sort_by_key(|job| std::cmp::Reverse(job.id));
@@ -584,7 +584,13 @@ fn random_job(random: &mut Random, id: u64, seq: u64) -> Job {
 
 fn worker(n: u128, phase: Phase) -> WorkerRecord {
     let capacity = Capacity { slots: 4, cpu_millis: 4_000, memory_bytes: 1 << 33 };
-    let info = WorkerInfo { name: format!("worker {n}"), version: "1".into(), hostname: "here".into(), capacity };
+    let info = WorkerInfo {
+        name: format!("worker {n}"),
+        version: "1".into(),
+        hostname: "here".into(),
+        capacity,
+        ..WorkerInfo::default()
+    };
     WorkerRecord {
         id: WorkerId(Uuid::from_u128(n)),
         info,

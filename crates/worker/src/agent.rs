@@ -3,6 +3,7 @@
 use crate::{
     executor::{self, Executor, ExecutorConfig, ExecutorError, ExecutorEvent},
     guardian::GuardianCommand,
+    handlers::{Handlers, Tasks},
     identity::Identity,
     link::{self, Connect, LinkError, Stream},
     spool::{Entry, Spool},
@@ -11,6 +12,7 @@ use futures::future::{BoxFuture, FutureExt};
 use hodei_api::{convert, v1};
 use hodei_core::{
     id::{Incarnation, WorkerId},
+    protocol::Assignment,
     session::{Action, Session},
     time::Elapsed,
     worker::WorkerInfo,
@@ -23,7 +25,10 @@ use std::{
     time::{Duration, Instant},
 };
 use thiserror::Error;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{Semaphore, mpsc, watch},
+};
 use uuid::Uuid;
 
 /// Events of jobs that are handled before the next look at anything else.
@@ -40,6 +45,14 @@ pub struct AgentOptions {
     pub folder: PathBuf,
     /// Log data that may wait for the server; when it is used up, jobs wait to print.
     pub spool_bytes: usize,
+    /// How processes are run; none if this worker runs tasks alone.
+    pub processes: Option<Processes>,
+    pub handlers: Handlers,
+}
+
+/// What a worker needs to run shell and script work.
+#[derive(Clone, Debug)]
+pub struct Processes {
     pub pids_limit: u32,
     pub guardian: GuardianCommand,
 }
@@ -55,6 +68,20 @@ pub enum Wish {
     GiveBack,
 }
 
+/// What the signals of this process wish for: the first lets jobs finish, the second gives them back.
+pub fn wishes_of_signals() -> watch::Receiver<Wish> {
+    let (wish, wishes) = watch::channel(Wish::Work);
+    tokio::spawn(async move {
+        let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+        let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return };
+        for next in [Wish::Finish, Wish::GiveBack] {
+            tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+            wish.send_replace(next);
+        }
+    });
+    wishes
+}
+
 #[derive(Debug, Error)]
 pub enum AgentError {
     #[error(transparent)]
@@ -68,7 +95,8 @@ pub enum AgentError {
 }
 
 /// Runs a worker until it is told to end, is drained for good, or is refused by the server.
-pub async fn run(options: AgentOptions, wishes: watch::Receiver<Wish>) -> Result<(), AgentError> {
+pub async fn run(mut options: AgentOptions, wishes: watch::Receiver<Wish>) -> Result<(), AgentError> {
+    options.info.offer = options.handlers.offer(options.processes.is_none());
     let _lock = lock(&options)?;
     let in_folder = |error| AgentError::Folder { folder: options.folder.clone(), error };
     let mut identity = Identity::load(&options.folder).map_err(in_folder)?;
@@ -80,22 +108,30 @@ pub async fn run(options: AgentOptions, wishes: watch::Receiver<Wish>) -> Result
 
     let (spool, recovered) = Spool::open(&options.folder.join("spool"), executor::wall()).map_err(in_folder)?;
     let budget = Arc::new(Semaphore::new(options.spool_bytes));
-    let config = ExecutorConfig {
-        worker,
-        slots: options.info.capacity.slots,
-        scratch: options.folder.join("scratch"),
-        pids_limit: options.pids_limit,
-        log_budget: Arc::clone(&budget),
-        guardian: options.guardian.clone(),
+    let (events, received) = mpsc::unbounded_channel();
+    let executor = match options.processes {
+        Some(processes) => {
+            let config = ExecutorConfig {
+                worker,
+                slots: options.info.capacity.slots,
+                scratch: options.folder.join("scratch"),
+                pids_limit: processes.pids_limit,
+                log_budget: Arc::clone(&budget),
+                guardian: processes.guardian,
+            };
+            Some(Executor::start(config, events.clone()).await?)
+        }
+        None => None,
     };
-    let (executor, events) = Executor::start(config).await?;
-    tracing::info!(%worker, isolation = %executor.isolation(), "the worker is up");
+    let isolation = executor.as_ref().map(|executor| executor.isolation().to_string());
+    tracing::info!(%worker, isolation, tasks = ?options.handlers, "the worker is up");
 
     let incarnation = Incarnation(Uuid::new_v4());
     let agent = Agent {
-        state: Session::new(incarnation, options.info.capacity.slots, recovered),
+        state: Session::new(incarnation, options.info, recovered),
         connect: options.connect,
         session,
+        tasks: Tasks::start(options.handlers, events, Arc::clone(&budget)),
         executor: executor.clone(),
         spool,
         budget,
@@ -104,8 +140,10 @@ pub async fn run(options: AgentOptions, wishes: watch::Receiver<Wish>) -> Result
         last_sent: Instant::now(),
         ending: None,
     };
-    let outcome = agent.run(events, wishes).await;
-    executor.shutdown().await;
+    let outcome = agent.run(received, wishes).await;
+    if let Some(executor) = executor {
+        executor.shutdown().await;
+    }
     outcome
 }
 
@@ -133,7 +171,8 @@ struct Agent {
     state: Session,
     connect: Connect,
     session: String,
-    executor: Executor,
+    executor: Option<Executor>,
+    tasks: Tasks,
     spool: Spool,
     budget: Arc<Semaphore>,
     stream: Option<Stream>,
@@ -285,15 +324,35 @@ impl Agent {
                 Err(error) => tracing::error!(%error, "a spooled record cannot be read back"),
             },
             Action::Forget(id) => self.budget.add_permits(self.spool.forget(id)),
-            Action::Run(assignment) => self.executor.run(assignment),
-            Action::Stop { execution, why } => self.executor.stop(execution, why),
+            Action::Run(assignment) => self.start(assignment),
+            Action::Stop { execution, why } => {
+                if !self.tasks.stop(execution, why)
+                    && let Some(executor) = &self.executor
+                {
+                    executor.stop(execution, why);
+                }
+            }
             Action::Conclude(mut finished) => {
                 finished.finished_at = executor::wall();
                 self.keep(Entry::Finished(finished));
             }
-            Action::SetLease(deadline) => self.executor.set_lease(deadline),
+            Action::SetLease(deadline) => {
+                self.tasks.set_lease(deadline);
+                if let Some(executor) = &self.executor {
+                    executor.set_lease(deadline);
+                }
+            }
             Action::Reconnect => self.drop_stream(),
             Action::Exit { for_good } => self.ending = Some(for_good),
+        }
+    }
+
+    fn start(&self, assignment: Assignment) {
+        let spec = Arc::clone(&assignment.spec);
+        match (spec.work.task_type(), &self.executor) {
+            (Some(task_type), _) => self.tasks.run(assignment, task_type),
+            (None, Some(executor)) => executor.run(assignment),
+            (None, None) => self.tasks.refuse_process(assignment.execution),
         }
     }
 
@@ -335,6 +394,7 @@ impl Agent {
     }
 
     async fn leave(self, for_good: bool) -> Result<(), AgentError> {
+        self.tasks.shut_down();
         if for_good {
             link::unregister(&self.connect, &self.session, "drained").await?;
         }

@@ -1,11 +1,19 @@
-//! The worker: an agent that holds a session with the server, and a guardian that starts processes for it.
+//! The worker: an agent that holds a session with the server, a guardian that starts processes for it, and handlers that
+//! run tasks in it.
 
 mod agent;
+mod chunks;
 pub mod executor;
 pub mod guardian;
+mod handlers;
 mod identity;
 mod link;
 mod spool;
 
-pub use agent::{AgentError, AgentOptions, Wish, known_worker, run};
+pub use agent::{AgentError, AgentOptions, Processes, Wish, known_worker, run, wishes_of_signals};
+pub use handlers::{Handlers, Task, TaskResult};
+pub use hodei_core::{
+    spec::Invalid,
+    worker::{Capacity, WorkerInfo},
+};
 pub use link::{Connect, LinkError};

@@ -174,7 +174,8 @@ impl Rig {
             log_budget: budget.clone(),
             guardian,
         };
-        let (executor, events) = Executor::start(config).await.expect("an executor");
+        let (sender, events) = mpsc::unbounded_channel();
+        let executor = Executor::start(config, sender).await.expect("an executor");
         if let Some(mechanism) = mechanism {
             assert_eq!(executor.isolation().mechanism, mechanism);
         }

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 const DEFAULT_QUEUE: &str = "default";
 const DEFAULT_INTERPRETER: &str = "/bin/sh";
+const NO_PAYLOAD: &[u8] = b"null";
 const MASKED: &str = "***";
 const LONGEST_DEFAULT_NAME: usize = 64;
 
@@ -55,6 +56,10 @@ fn default_name(work: &Work) -> String {
             if name.is_empty() { "command".to_owned() } else { name }
         }
         Work::Script { .. } => "script".to_owned(),
+        Work::Task { task_type, .. } => {
+            let name: String = task_type.chars().filter(|c| !c.is_control()).take(LONGEST_DEFAULT_NAME).collect();
+            if name.is_empty() { "task".to_owned() } else { name }
+        }
     }
 }
 
@@ -66,7 +71,11 @@ fn work_from_wire(work: Option<v1::Work>) -> Result<Work, Invalid> {
             let interpreter = if given.is_empty() { DEFAULT_INTERPRETER.to_owned() } else { given };
             Ok(Work::Script { interpreter, content: script.content })
         }
-        None => Err(Invalid::new("work", "must be set to what the job runs: shell or script")),
+        Some(v1::work::Kind::Task(task)) => {
+            let payload = if task.payload.is_empty() { NO_PAYLOAD.to_vec() } else { task.payload };
+            Ok(Work::Task { task_type: task.r#type, payload })
+        }
+        None => Err(Invalid::new("work", "must be set to what the job runs: shell, script or task")),
     }
 }
 
@@ -196,6 +205,9 @@ fn work_to_wire(work: &Work) -> v1::Work {
         Work::Script { interpreter, content } => {
             v1::work::Kind::Script(v1::ScriptWork { interpreter: interpreter.clone(), content: content.clone() })
         }
+        Work::Task { task_type, payload } => {
+            v1::work::Kind::Task(v1::TaskWork { r#type: task_type.clone(), payload: payload.clone() })
+        }
     };
     v1::Work { kind: Some(kind) }
 }
@@ -283,8 +295,8 @@ pub fn job_to_wire(job: &Job, spec: Option<&JobSpec>, result: Option<Vec<u8>>, w
 
 fn outline(job: &Job) -> v1::JobSpec {
     v1::JobSpec {
-        name: job.name.clone(),
-        queue: job.queue.clone(),
+        name: job.name.to_string(),
+        queue: job.queue.to_string(),
         work: None,
         priority: priority_to_wire(job.priority).into(),
         environment: BTreeMap::new().into_iter().collect(),

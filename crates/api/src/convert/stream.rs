@@ -1,6 +1,9 @@
 //! The worker's stream, in both directions.
 
-use super::jobs::{count, signed, spec_from_wire, spec_to_wire};
+use super::{
+    jobs::{count, signed, spec_from_wire, spec_to_wire},
+    workers::{info_from_wire, info_to_wire},
+};
 use crate::{logs::Chunk, v1};
 use bytes::Bytes;
 use hodei_core::{
@@ -16,7 +19,8 @@ use v1::{server_event::Kind as Server, worker_event::Kind as Worker};
 
 /// Longer ones are cut: a message is for people.
 const MAX_MESSAGE: usize = 4096;
-const MAX_RESULT: usize = 1 << 20;
+/// The largest result that a job may leave.
+pub const MAX_RESULT: usize = 1 << 20;
 
 pub fn events_to_wire(messages: Vec<FromWorker>) -> v1::WorkerMessage {
     let events = messages.into_iter().map(|message| v1::WorkerEvent { kind: Some(to_server(message)) }).collect();
@@ -35,6 +39,7 @@ pub fn to_server(message: FromWorker) -> Worker {
             held: hello.held.iter().map(bytes_of).collect(),
             ended: hello.ended.iter().map(bytes_of).collect(),
             leaving: hello.leaving,
+            info: hello.info.as_ref().map(info_to_wire),
         }),
         FromWorker::Heartbeat { sent } => Worker::Heartbeat(v1::Heartbeat { sent }),
         FromWorker::Started { execution, at } => {
@@ -110,7 +115,8 @@ fn hello_from_wire(hello: v1::Hello) -> Result<Hello, Invalid> {
     let incarnation = Incarnation::from_slice(&hello.incarnation)
         .ok_or_else(|| Invalid::new("hello.incarnation", "must be 16 bytes"))?;
     let all = |ids: Vec<Vec<u8>>| ids.iter().map(|id| execution(id)).collect::<Result<Vec<_>, _>>();
-    Ok(Hello { incarnation, held: all(hello.held)?, ended: all(hello.ended)?, leaving: hello.leaving })
+    let info = hello.info.map(info_from_wire).transpose()?;
+    Ok(Hello { incarnation, info, held: all(hello.held)?, ended: all(hello.ended)?, leaving: hello.leaving })
 }
 
 fn execution(bytes: &[u8]) -> Result<ExecutionId, Invalid> {

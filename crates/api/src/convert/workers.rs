@@ -4,12 +4,13 @@ use super::jobs::{count, signed};
 use crate::v1;
 use hodei_core::{
     brain::WorkerView,
-    spec::Invalid,
-    worker::{Capacity, WorkerInfo, WorkerState},
+    spec::{Invalid, check_task_type},
+    worker::{Capacity, Offer, WorkerInfo, WorkerState},
 };
 
 const MAX_SLOTS: i32 = 100_000;
 const MAX_TEXT: usize = 256;
+const MAX_TASK_TYPES: usize = 1000;
 
 pub fn info_from_wire(info: v1::WorkerInfo) -> Result<WorkerInfo, Invalid> {
     let capacity = info.capacity.unwrap_or_default();
@@ -25,6 +26,15 @@ pub fn info_from_wire(info: v1::WorkerInfo) -> Result<WorkerInfo, Invalid> {
     let positive = |field: &str, value: i64| {
         u64::try_from(value).map_err(|_| Invalid::new(format!("info.capacity.{field}"), "must not be negative"))
     };
+    if info.task_types.len() > MAX_TASK_TYPES {
+        return Err(Invalid::new("info.task_types", format!("must be at most {MAX_TASK_TYPES}")));
+    }
+    for (i, task_type) in info.task_types.iter().enumerate() {
+        check_task_type(&format!("info.task_types[{i}]"), task_type)?;
+    }
+    if info.tasks_only && info.task_types.is_empty() {
+        return Err(Invalid::new("info.tasks_only", "a worker that handles no task type must run processes"));
+    }
     Ok(WorkerInfo {
         name: info.name,
         version: info.version,
@@ -34,6 +44,7 @@ pub fn info_from_wire(info: v1::WorkerInfo) -> Result<WorkerInfo, Invalid> {
             cpu_millis: positive("cpu_millis", capacity.cpu_millis)?,
             memory_bytes: positive("memory_bytes", capacity.memory_bytes)?,
         },
+        offer: Offer { task_types: info.task_types.into_iter().map(Into::into).collect(), tasks_only: info.tasks_only },
     })
 }
 
@@ -43,6 +54,8 @@ pub fn info_to_wire(info: &WorkerInfo) -> v1::WorkerInfo {
         version: info.version.clone(),
         hostname: info.hostname.clone(),
         capacity: Some(capacity_to_wire(&info.capacity)),
+        task_types: info.offer.task_types.iter().map(|task_type| task_type.to_string()).collect(),
+        tasks_only: info.offer.tasks_only,
     }
 }
 

@@ -155,6 +155,7 @@ fn work_line(spec: &v1::JobSpec) -> String {
         Some(v1::work::Kind::Script(script)) => {
             format!("{} script, {} bytes", script.interpreter, script.content.len())
         }
+        Some(v1::work::Kind::Task(task)) => format!("task {} {}", task.r#type, String::from_utf8_lossy(&task.payload)),
         None => String::new(),
     }
 }

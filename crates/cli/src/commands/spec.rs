@@ -15,7 +15,7 @@ use std::{
 pub fn build(args: JobArgs, local: bool, attempts: Option<i32>) -> Result<v1::JobSpec> {
     let workdir = match &args.workdir {
         Some(folder) => Some(std::path::absolute(folder)?),
-        None if local => std::env::current_dir().ok(),
+        None if local && args.task.is_none() => std::env::current_dir().ok(),
         None => None,
     };
     let name = match (&args.name, &args.script) {
@@ -54,6 +54,14 @@ pub fn build(args: JobArgs, local: bool, attempts: Option<i32>) -> Result<v1::Jo
 }
 
 fn work(args: &JobArgs) -> Result<v1::work::Kind> {
+    if let Some(task_type) = &args.task {
+        let payload = match args.payload.as_deref() {
+            Some("-") => read("the payload", Path::new("-"))?,
+            Some(json) => json.as_bytes().to_vec(),
+            None => Vec::new(),
+        };
+        return Ok(v1::work::Kind::Task(v1::TaskWork { r#type: task_type.clone(), payload }));
+    }
     if let Some(path) = &args.script {
         let content = String::from_utf8(read("the script", path)?).context("the script is not UTF-8")?;
         let interpreter = args.interpreter.clone().or_else(|| named_in(&content)).unwrap_or_default();

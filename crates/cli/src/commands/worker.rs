@@ -10,15 +10,12 @@ use crate::{
 use anyhow::{Result, bail};
 use futures::future::FutureExt;
 use hodei_api::v1;
-use hodei_core::worker::{Capacity, WorkerInfo};
-use hodei_worker::{AgentOptions, Connect, LinkError, Wish, guardian::GuardianCommand};
+use hodei_worker::{
+    AgentOptions, Capacity, Connect, Handlers, LinkError, Processes, WorkerInfo, guardian::GuardianCommand,
+};
 use rustix::system::{sysinfo, uname};
 use serde_json::{Value, json};
 use std::{path::PathBuf, sync::Arc};
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::watch,
-};
 
 /// A few full chunks of output must fit, or a job could never print.
 const SMALLEST_SPOOL: u64 = 4 << 20;
@@ -41,9 +38,7 @@ pub async fn run(common: &Common, config: &Config, args: WorkerArgs) -> Result<u
         worker: args.worker_id,
         ..agent(config, Arc::new(connect), folder, &Size::of(&args))
     };
-    let (wish, wishes) = watch::channel(Wish::Work);
-    tokio::spawn(wish_on_signals(wish));
-    hodei_worker::run(options, wishes).await?;
+    hodei_worker::run(options, hodei_worker::wishes_of_signals()).await?;
     Ok(exit::OK)
 }
 
@@ -83,25 +78,14 @@ pub fn agent(config: &Config, connect: Connect, folder: PathBuf, size: &Size) ->
             version: env!("CARGO_PKG_VERSION").to_owned(),
             hostname: host,
             capacity,
+            ..WorkerInfo::default()
         },
         folder,
         spool_bytes: usize::try_from(config.worker.spool.max(SMALLEST_SPOOL))
             .unwrap_or(usize::MAX)
             .min(tokio::sync::Semaphore::MAX_PERMITS),
-        pids_limit: config.worker.pids_limit,
-        guardian: GuardianCommand::default(),
-    }
-}
-
-/// The first signal lets jobs finish, the second gives them back.
-async fn wish_on_signals(wish: watch::Sender<Wish>) {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return;
-    };
-    for next in [Wish::Finish, Wish::GiveBack] {
-        tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
-        wish.send_replace(next);
+        processes: Some(Processes { pids_limit: config.worker.pids_limit, guardian: GuardianCommand::default() }),
+        handlers: Handlers::default(),
     }
 }
 
@@ -116,12 +100,22 @@ pub async fn list(client: &mut Client, json: bool) -> Result<u8> {
     Ok(exit::OK)
 }
 
-const COLUMNS: [output::Column; 7] =
-    [("ID", 0), ("NAME", 1), ("STATE", 0), ("RUNNING", 2), ("SLOTS", 3), ("FREE CPU", 4), ("FREE MEMORY", 5)];
+const COLUMNS: [output::Column; 8] = [
+    ("ID", 0),
+    ("NAME", 1),
+    ("STATE", 0),
+    ("RUNNING", 2),
+    ("SLOTS", 3),
+    ("FREE CPU", 4),
+    ("FREE MEMORY", 5),
+    ("RUNS", 6),
+];
 
 fn row(worker: &v1::Worker) -> Vec<String> {
     let info = worker.info.clone().unwrap_or_default();
     let free = worker.free.unwrap_or_default();
+    let processes = (!info.tasks_only).then(|| "processes".to_owned());
+    let offer = processes.into_iter().chain(info.task_types).collect::<Vec<_>>().join(", ");
     vec![
         worker.id.clone(),
         info.name,
@@ -130,6 +124,7 @@ fn row(worker: &v1::Worker) -> Vec<String> {
         info.capacity.unwrap_or_default().slots.to_string(),
         format!("{}", free.cpu_millis as f64 / 1000.0),
         bytesize::ByteSize(u64::try_from(free.memory_bytes).unwrap_or(0)).to_string(),
+        offer,
     ]
 }
 
@@ -144,6 +139,8 @@ fn worker_json(worker: &v1::Worker) -> Value {
         "state": output::worker_state_name(worker.state()),
         "running": worker.running,
         "capacity": capacity(info.capacity.unwrap_or_default()),
+        "task_types": info.task_types,
+        "tasks_only": info.tasks_only,
         "free": capacity(worker.free.unwrap_or_default()),
         "registered_at": output::timestamp(worker.registered_at_ms),
     })

@@ -53,7 +53,7 @@ impl Cluster {
     async fn of(command: &str, flags: &[&str]) -> Self {
         let home = Home::new();
         let flags: Vec<String> = [&[command], flags].concat().iter().map(|flag| (*flag).to_owned()).collect();
-        let server = launch(&home, &flags, 0);
+        let server = launch(&home, &flags, "127.0.0.1:0", 0);
         let client = Client::of_socket(&home.path("data").join("hodei.sock"));
         let mut cluster = Self { server, grpc: String::new(), http: String::new(), flags, starts: 0, client, home };
         cluster.await_up().await;
@@ -68,10 +68,11 @@ impl Cluster {
         self.http = http.to_owned();
     }
 
-    /// Starts the server again on the same data, after it was ended.
+    /// Starts the server again on the same data and at the same address, after it was ended.
     pub async fn start_server(&mut self) {
         self.starts += 1;
-        self.server = launch(&self.home, &self.flags, self.starts);
+        let grpc = self.grpc.trim_start_matches("http://");
+        self.server = launch(&self.home, &self.flags, grpc, self.starts);
         self.await_up().await;
     }
 
@@ -145,8 +146,8 @@ impl Cluster {
     }
 }
 
-fn launch(home: &Home, flags: &[String], starts: u32) -> Daemon {
+fn launch(home: &Home, flags: &[String], grpc: &str, starts: u32) -> Daemon {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let addresses = ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"];
+    let addresses = ["--grpc", grpc, "--http", "127.0.0.1:0"];
     home.daemon(&format!("server-{starts}"), &[&flags[..], &addresses].concat())
 }

@@ -12,4 +12,5 @@ mod logs;
 mod postgres;
 mod process;
 mod run;
+mod tasks;
 mod workers;

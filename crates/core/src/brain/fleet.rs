@@ -5,7 +5,7 @@ use crate::{
     id::{ExecutionId, WorkerId},
     spec::Requirements,
     time::{Elapsed, Millis},
-    worker::{Capacity, Phase, WorkerRecord, WorkerState},
+    worker::{Capacity, Offer, Phase, WorkerRecord, WorkerState},
 };
 use std::{
     cmp::Reverse,
@@ -15,9 +15,12 @@ use std::{
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
     workers: BTreeMap<WorkerId, Worker>,
-    /// Workers that can take a job now, those with the most free slots first.
-    free: BTreeSet<(Reverse<u32>, WorkerId)>,
+    /// Workers that can take a job now, by what they run, those with the most free slots first. Most fleets have a few
+    /// kinds of workers and many of each, so a job looks at few that are not for it.
+    free: BTreeMap<Offer, BTreeSet<Free>>,
 }
+
+type Free = (Reverse<u32>, WorkerId);
 
 #[derive(Debug)]
 pub(super) struct Worker {
@@ -74,17 +77,22 @@ impl Fleet {
         let out = change(worker);
         let after = worker.open_slots();
         if before != after {
-            self.free.remove(&(Reverse(before), id));
-            if after > 0 {
-                self.free.insert((Reverse(after), id));
-            }
+            move_free(&mut self.free, worker, before, after);
         }
         Some(out)
     }
 
+    /// Takes over what a worker now says of itself, with what it holds still reserved.
+    pub fn redescribe(&mut self, record: WorkerRecord) {
+        let Some(worker) = self.workers.get_mut(&record.id) else { return };
+        move_free(&mut self.free, worker, worker.open_slots(), 0);
+        worker.record = record;
+        move_free(&mut self.free, worker, 0, worker.open_slots());
+    }
+
     pub fn remove(&mut self, id: WorkerId) -> Option<Worker> {
         let worker = self.workers.remove(&id)?;
-        self.free.remove(&(Reverse(worker.open_slots()), id));
+        move_free(&mut self.free, &worker, worker.open_slots(), 0);
         Some(worker)
     }
 
@@ -92,9 +100,11 @@ impl Fleet {
         !self.free.is_empty()
     }
 
-    /// The freest worker that has room for this.
-    pub fn pick(&self, needs: &Requirements) -> Option<WorkerId> {
-        self.free.iter().map(|(_, id)| *id).find(|id| self.workers.get(id).is_some_and(|worker| worker.fits(needs)))
+    /// The freest worker that runs such work and has room for this.
+    pub fn pick(&self, task_type: Option<&str>, needs: &Requirements) -> Option<WorkerId> {
+        let fits = |(_, id): &&Free| self.workers.get(id).is_some_and(|worker| worker.fits(needs));
+        let offers = self.free.iter().filter(|(offer, _)| offer.includes(task_type));
+        offers.filter_map(|(_, free)| free.iter().find(fits)).min().map(|(_, id)| *id)
     }
 
     /// Workers whose lease ended more than `grace` ago.
@@ -123,6 +133,22 @@ impl Fleet {
     }
 }
 
+fn move_free(free: &mut BTreeMap<Offer, BTreeSet<Free>>, worker: &Worker, before: u32, after: u32) {
+    let (id, offer) = (worker.record.id, &worker.record.info.offer);
+    let Some(alike) = free.get_mut(offer) else {
+        if after > 0 {
+            free.insert(offer.clone(), BTreeSet::from([(Reverse(after), id)]));
+        }
+        return;
+    };
+    alike.remove(&(Reverse(before), id));
+    if after > 0 {
+        alike.insert((Reverse(after), id));
+    } else if alike.is_empty() {
+        free.remove(offer);
+    }
+}
+
 impl Worker {
     /// Slots that a job can be sent to now.
     fn open_slots(&self) -> u32 {
@@ -148,7 +174,11 @@ impl Worker {
         free.slots > 0 && free.cpu_millis >= needs.cpu_millis && free.memory_bytes >= needs.memory_bytes
     }
 
-    /// Whether it could run this if it had nothing else to do.
+    pub fn runs(&self, task_type: Option<&str>) -> bool {
+        self.record.info.offer.includes(task_type)
+    }
+
+    /// Whether it has room for this when it has nothing else to do.
     pub fn could_fit(&self, needs: &Requirements) -> bool {
         let whole = &self.record.info.capacity;
         whole.slots > 0 && whole.cpu_millis >= needs.cpu_millis && whole.memory_bytes >= needs.memory_bytes
@@ -168,11 +198,6 @@ impl Worker {
             self.used.cpu_millis -= needs.cpu_millis;
             self.used.memory_bytes -= needs.memory_bytes;
         }
-    }
-
-    /// Takes over what it now says of itself, with what it holds still reserved.
-    pub fn redescribe(&mut self, record: WorkerRecord) {
-        self.record = record;
     }
 
     pub fn state(&self) -> WorkerState {

@@ -236,7 +236,14 @@ impl Brain {
                 let connected = || self.fleet.iter().filter(|worker| worker.connection.is_some());
                 if connected().next().is_none() {
                     "no worker is connected".into()
-                } else if !connected().any(|worker| worker.could_fit(&job.requirements)) {
+                } else if !connected().any(|worker| worker.runs(job.task_type.as_deref())) {
+                    match &job.task_type {
+                        Some(task_type) => format!("no connected worker handles tasks of type {task_type}"),
+                        None => "no connected worker runs processes".into(),
+                    }
+                } else if !connected()
+                    .any(|worker| worker.runs(job.task_type.as_deref()) && worker.could_fit(&job.requirements))
+                {
                     "no connected worker is large enough for its requirements".into()
                 } else {
                     "every worker that fits is busy".into()
@@ -384,7 +391,8 @@ impl Brain {
         let limit = self.config.class_limit;
         let mut new: HashSet<ClassId> = HashSet::new();
         for job in &jobs {
-            let class = ClassId::of(&job.spec.queue, &job.spec.requirements);
+            let spec = &job.spec;
+            let class = ClassId::of(&spec.queue, spec.work.task_type(), &spec.requirements);
             if !self.ready.knows(class) {
                 new.insert(class);
             }
@@ -516,8 +524,11 @@ impl Brain {
         {
             // What comes next is still in the store; to go on with less would break the order.
             let Some(id) = head.job else { break };
-            let needs = self.jobs.get(&id).map(|entry| entry.job.requirements).unwrap_or_default();
-            match self.fleet.pick(&needs) {
+            let worker = self
+                .jobs
+                .get(&id)
+                .and_then(|Entry { job, .. }| self.fleet.pick(job.task_type.as_deref(), &job.requirements));
+            match worker {
                 Some(worker) if self.assign(id, worker) => {}
                 _ => passed = Some(head),
             }
@@ -704,7 +715,7 @@ impl Brain {
         match self.fleet.get(id).map(|worker| worker.connection) {
             Some(connection) => {
                 self.close(id, connection);
-                self.fleet.update(id, |worker| worker.redescribe(record.clone()));
+                self.fleet.redescribe(record.clone());
             }
             None => self.fleet.add(record.clone(), self.elapsed + self.config.lease),
         }
@@ -728,6 +739,11 @@ impl Brain {
         let (older, reborn) = (worker.connection, worker.record.incarnation != Some(hello.incarnation));
         let held: Vec<ExecutionId> = worker.held.iter().copied().collect();
         self.close(id, older);
+        let renewed = hello.info.filter(|info| self.fleet.get(id).is_some_and(|worker| worker.record.info != *info));
+        if let (Some(info), Some(worker)) = (renewed, self.fleet.get(id)) {
+            self.fleet.redescribe(WorkerRecord { info, ..worker.record.clone() });
+            self.dirty_workers.insert(id);
+        }
         let lease_until = self.elapsed + self.config.lease;
         self.fleet.update(id, |worker| {
             (worker.connection, worker.latest) = (Some(connection), Some(connection));

@@ -8,6 +8,7 @@ use crate::{
     protocol::Verdict,
     spec::{JobSpec, Work},
     state::Failure,
+    worker::Capacity,
 };
 use std::sync::Arc;
 use uuid::Uuid;
@@ -21,6 +22,10 @@ fn id(n: u128) -> ExecutionId {
 
 fn incarnation() -> Incarnation {
     Incarnation(Uuid::from_u128(7))
+}
+
+fn with_slots(slots: u32) -> WorkerInfo {
+    WorkerInfo { capacity: Capacity { slots, ..Capacity::default() }, ..WorkerInfo::default() }
 }
 
 fn assignment(n: u128) -> Assignment {
@@ -51,7 +56,7 @@ fn end(record: u64, n: u128) -> Record {
 
 /// A session that was greeted and welcomed, with its first actions out of the way.
 fn up(slots: u32) -> Session {
-    let mut session = Session::new(incarnation(), slots, Vec::new());
+    let mut session = Session::new(incarnation(), with_slots(slots), Vec::new());
     session.connected(Elapsed(0));
     session.received(welcome(Vec::new()), Elapsed(0));
     session.take_actions();
@@ -108,7 +113,13 @@ fn hello_names_all_that_it_holds() {
     session.disconnected();
     session.take_actions();
     session.connected(Elapsed(5));
-    let hello = Hello { incarnation: incarnation(), held: vec![id(2), id(3)], ended: vec![id(1)], leaving: false };
+    let hello = Hello {
+        incarnation: incarnation(),
+        info: Some(with_slots(1)),
+        held: vec![id(2), id(3)],
+        ended: vec![id(1)],
+        leaving: false,
+    };
     assert_eq!(session.take_actions(), [Action::Send(FromWorker::Hello(hello))], "running, waiting and ended");
 }
 
@@ -297,7 +308,7 @@ fn a_release_stops_what_runs_and_gives_it_back_uncounted() {
 
 #[test]
 fn the_lease_ends_a_little_early_and_counts_from_the_question() {
-    let mut session = Session::new(incarnation(), 1, Vec::new());
+    let mut session = Session::new(incarnation(), with_slots(1), Vec::new());
     session.connected(Elapsed(100));
     session.take_actions();
     session.received(welcome(vec![]), Elapsed(5000));
@@ -326,7 +337,7 @@ fn a_parked_lease_is_not_shortened_by_a_late_answer() {
 
 #[test]
 fn nothing_starts_under_a_lease_that_has_run_out() {
-    let mut session = Session::new(incarnation(), 1, Vec::new());
+    let mut session = Session::new(incarnation(), with_slots(1), Vec::new());
     session.connected(Elapsed(0));
     session.received(welcome(vec![]), Elapsed(70_000));
     session.received(ToWorker::Run(vec![assignment(1)]), Elapsed(70_000));
@@ -386,10 +397,16 @@ fn an_answer_breaks_the_silence() {
 #[test]
 fn a_new_life_delivers_the_results_of_the_last_and_drops_the_rest() {
     let recovered = vec![logs(3, 1, 5), logs(4, 2, 7), end(5, 1)];
-    let mut session = Session::new(incarnation(), 1, recovered);
+    let mut session = Session::new(incarnation(), with_slots(1), recovered);
     assert_eq!(session.take_actions(), [Action::Forget(RecordId(4))], "its run died with the agent");
     session.connected(Elapsed(0));
-    let hello = Hello { incarnation: incarnation(), held: vec![], ended: vec![id(1)], leaving: false };
+    let hello = Hello {
+        incarnation: incarnation(),
+        info: Some(with_slots(1)),
+        held: vec![],
+        ended: vec![id(1)],
+        leaving: false,
+    };
     assert_eq!(session.take_actions(), [Action::Send(FromWorker::Hello(hello))]);
     session.received(welcome(vec![keep(1, 0)]), Elapsed(0));
     assert_eq!(sent(&session.take_actions()), [3, 5]);

@@ -12,7 +12,7 @@ use hodei_core::{
     id::{ExecutionId, JobId, WorkerId},
     job::{Job, Progress},
     protocol::Finished,
-    spec::{Invalid, JobSpec},
+    spec::{Invalid, JobSpec, Work},
     state::{Failure, FailureKind, Outcome},
 };
 use hodei_store::Filter;
@@ -146,7 +146,7 @@ impl JobExecutionService for Service {
         let worker = authenticate(&self.engine, request.metadata())?;
         let v1::CompleteJobRequest { execution_id, result } = request.into_inner();
         let execution = convert::execution_id(&execution_id).map_err(invalid)?;
-        if !result.is_empty() && serde_json::from_slice::<serde::de::IgnoredAny>(&result).is_err() {
+        if !result.is_empty() && !is_json(&result) {
             return Err(invalid(Invalid::new("result", "must be JSON")));
         }
         let result = (!result.is_empty()).then_some(result);
@@ -167,6 +167,11 @@ impl JobExecutionService for Service {
 impl Service {
     fn checked(&self, spec: v1::JobSpec) -> Result<JobSpec, Invalid> {
         let spec = convert::spec_from_wire(spec)?;
+        if let Work::Task { payload, .. } = &spec.work
+            && !is_json(payload)
+        {
+            return Err(Invalid::new("work.task.payload", "must be JSON"));
+        }
         spec.validate(&self.engine.shared().options.limits)?;
         Ok(spec)
     }
@@ -254,6 +259,10 @@ async fn watch(
     }
     drop(changes);
     engine.shared().watches.prune(id);
+}
+
+fn is_json(text: &[u8]) -> bool {
+    serde_json::from_slice::<serde::de::IgnoredAny>(text).is_ok()
 }
 
 fn state_of(answer: &Answer) -> i32 {

@@ -1,5 +1,6 @@
 //! A slot's folder, which its jobs use one after the other.
 
+use hodei_api::convert::MAX_RESULT;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use std::{
     fs,
@@ -8,9 +9,6 @@ use std::{
     path::{Path, PathBuf},
 };
 use tokio::net::unix::pipe;
-
-/// The largest result that a job may leave.
-pub(super) const MAX_RESULT: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct Folder {

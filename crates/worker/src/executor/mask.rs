@@ -11,7 +11,7 @@ const SHORTEST: usize = 6;
 
 /// The values that one job must not show, in every form in which they are likely to appear.
 #[derive(Debug)]
-pub(super) struct Masks {
+pub(crate) struct Masks {
     finder: AhoCorasick,
     patterns: Vec<Pattern>,
     longest: usize,
@@ -19,7 +19,7 @@ pub(super) struct Masks {
 
 impl Masks {
     /// `None` when there is nothing to hide.
-    pub(super) fn new<'a>(secrets: impl Iterator<Item = &'a Secret>) -> Result<Option<Arc<Self>>, BuildError> {
+    pub(crate) fn new<'a>(secrets: impl Iterator<Item = &'a Secret>) -> Result<Option<Arc<Self>>, BuildError> {
         let forms: BTreeSet<Vec<u8>> = secrets.flat_map(|secret| forms(&secret.0)).collect();
         let Some(longest) = forms.iter().map(Vec::len).max() else { return Ok(None) };
         let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&forms)?;
@@ -34,7 +34,7 @@ impl Masks {
     }
 
     /// Hides them in a text that is whole.
-    pub(super) fn apply(self: &Arc<Self>, text: &[u8]) -> Vec<u8> {
+    pub(crate) fn apply(self: &Arc<Self>, text: &[u8]) -> Vec<u8> {
         let mut masker = Masker::new(self.clone());
         let mut shown = Vec::new();
         masker.feed(text, &mut shown);

@@ -14,6 +14,7 @@ mod slot;
 mod supervisor;
 
 pub use clock::{boottime, wall};
+pub(crate) use mask::Masks;
 
 use crate::guardian::{GuardianCommand, GuardianProcess, Isolation};
 use hodei_core::{
@@ -150,14 +151,14 @@ impl Executor {
     /// Makes the scratch folder and starts the guardian, which first ends what a former life of this worker left.
     pub async fn start(
         config: ExecutorConfig,
-    ) -> Result<(Self, mpsc::UnboundedReceiver<ExecutorEvent>), ExecutorError> {
+        events: mpsc::UnboundedSender<ExecutorEvent>,
+    ) -> Result<Self, ExecutorError> {
         let config = ExecutorConfig { scratch: make_scratch(&config.scratch)?, ..config };
         let thread = Thread::start().map_err(ExecutorError::Thread)?;
         let for_start = config.clone();
         let guardian = thread.tasks.spawn(async move { for_start.start_guardian().await });
         let guardian = guardian.await.map_err(io::Error::other).flatten().map_err(ExecutorError::Guardian)?;
         let isolation = guardian.isolation.clone();
-        let (events, received) = mpsc::unbounded_channel();
         let (orders, for_guardian) = mpsc::unbounded_channel();
         let (lease, lease_seen) = watch::channel(None);
         let generation = watch::Sender::new(0);
@@ -181,7 +182,7 @@ impl Executor {
             places: Mutex::new(places),
         });
         let slots = Arc::new(Mutex::new(Slots { tasks: Vec::new(), supervisor, thread }));
-        Ok((Self { shared, slots, isolation }, received))
+        Ok(Self { shared, slots, isolation })
     }
 
     /// How jobs are kept together on this host, and which limits it enforces.
@@ -203,7 +204,7 @@ impl Executor {
         self.command(slot, Command::Run(assignment));
     }
 
-    /// Stops an execution: politely, then after its grace by force. A stale one is not worth the grace.
+    /// Stops an execution, if it is one of ours: politely, then after its grace by force. A stale one is not worth the grace.
     pub fn stop(&self, execution: ExecutionId, why: StopReason) {
         let slot = self.shared.places().taken.get(&execution).copied();
         if let Some(slot) = slot {

@@ -1,28 +1,23 @@
 //! From a job's pipes to numbered chunks of log entries.
 
 use super::{
-    ExecutorEvent,
     clock::wall,
     lines::Lines,
     mask::{Masker, Masks},
 };
-use hodei_api::logs::{Encoder, Entry};
-use hodei_core::{
-    id::{ExecutionId, JobId},
-    protocol::LogChunk,
-};
+use crate::chunks::Chunks;
+use hodei_api::logs::Entry;
+use hodei_core::id::ExecutionId;
 use rustix::{fd::OwnedFd, io::Errno};
-use std::{io, sync::Arc, time::Duration};
+use std::{io, sync::Arc};
 use tokio::{
     net::unix::pipe,
     select,
-    sync::{Notify, Semaphore, mpsc, watch},
+    sync::Notify,
     time::{Instant, sleep_until},
 };
 use tracing::warn;
 
-/// Entries wait at most this long for more to share their chunk.
-const LINGER: Duration = Duration::from_millis(20);
 /// As much as a pipe holds.
 const READ: usize = 64 << 10;
 
@@ -57,34 +52,14 @@ pub(super) struct Phases {
     pub ended: Notify,
 }
 
-/// Where an execution's entries go.
+/// The way of a process's output into its chunks.
 #[derive(Debug)]
 pub(super) struct Output {
-    pub job: JobId,
     pub execution: ExecutionId,
-    pub events: mpsc::UnboundedSender<ExecutorEvent>,
-    pub budget: Arc<Semaphore>,
-    /// True when nobody gives budget back any more.
-    pub shutdown: watch::Receiver<bool>,
-    encoder: Encoder,
-    /// The number of the next entry that is not in a chunk yet.
-    next: u64,
-    last_emit: Option<Instant>,
-    emit_at: Option<Instant>,
+    pub chunks: Chunks,
 }
 
 impl Output {
-    pub(super) fn new(
-        job: JobId,
-        execution: ExecutionId,
-        events: mpsc::UnboundedSender<ExecutorEvent>,
-        budget: Arc<Semaphore>,
-        shutdown: watch::Receiver<bool>,
-    ) -> Self {
-        let (encoder, next, last_emit, emit_at) = (Encoder::default(), 0, None, None);
-        Self { job, execution, events, budget, shutdown, encoder, next, last_emit, emit_at }
-    }
-
     /// Reads both streams to their end, or until nobody writes to them any more. Returns the number of entries.
     pub(super) async fn pump(mut self, mut stdout: Stream, mut stderr: Stream, phases: &Phases) -> u64 {
         let mut buffer = Vec::new();
@@ -98,8 +73,8 @@ impl Output {
         }
         self.drain(&mut stdout, &mut buffer).await;
         self.drain(&mut stderr, &mut buffer).await;
-        self.emit().await;
-        self.next
+        self.chunks.emit().await;
+        self.chunks.entries()
     }
 
     /// Reads what comes while it comes.
@@ -115,7 +90,7 @@ impl Output {
             select! {
                 ready = out.readable(), if stdout.open => self.read(ready, &out, stdout, buffer).await,
                 ready = err.readable(), if stderr.open => self.read(ready, &err, stderr, buffer).await,
-                () = sleep_until(self.emit_at.unwrap_or_else(Instant::now)), if self.emit_at.is_some() => self.emit().await,
+                () = sleep_until(self.chunks.due().unwrap_or_else(Instant::now)), if self.chunks.due().is_some() => self.chunks.emit().await,
                 () = phases.ended.notified() => break,
             }
         }
@@ -154,18 +129,18 @@ impl Output {
                 self.split(stream, &shown).await;
             }
         }
-        self.emit_when_due().await;
+        self.chunks.emit_when_due().await;
     }
 
     async fn split(&mut self, stream: &mut Stream, mut bytes: &[u8]) {
         let at_ms = wall().0;
         while !bytes.is_empty() {
             bytes = stream.lines.feed(bytes, |text, unfinished| {
-                self.encoder.push(Entry { at_ms, stderr: stream.stderr, unfinished, text });
-                !self.encoder.is_full()
+                self.chunks.push(Entry { at_ms, stderr: stream.stderr, unfinished, text });
+                !self.chunks.is_full()
             });
-            if self.encoder.is_full() {
-                self.emit().await;
+            if self.chunks.is_full() {
+                self.chunks.emit().await;
             }
         }
     }
@@ -178,41 +153,10 @@ impl Output {
             self.split(stream, &shown).await;
         }
         if let Some(text) = stream.lines.last() {
-            self.encoder.push(Entry { at_ms: wall().0, stderr: stream.stderr, unfinished: true, text: &text });
+            self.chunks.push(Entry { at_ms: wall().0, stderr: stream.stderr, unfinished: true, text: &text });
         }
-        if self.encoder.is_full() {
-            self.emit().await;
+        if self.chunks.is_full() {
+            self.chunks.emit().await;
         }
-    }
-
-    /// A quiet job's line goes out at once; those of a busy one wait a little for company.
-    async fn emit_when_due(&mut self) {
-        if self.encoder.is_empty() || self.emit_at.is_some() {
-            return;
-        }
-        let now = Instant::now();
-        if self.last_emit.is_none_or(|last| now >= last + LINGER) {
-            self.emit().await;
-        } else {
-            self.emit_at = Some(now + LINGER);
-        }
-    }
-
-    /// Closes the chunk and sends it once there is budget for it. Until then the job's pipes fill up and it waits.
-    async fn emit(&mut self) {
-        self.emit_at = None;
-        if self.encoder.is_empty() {
-            return;
-        }
-        let (data, count) = self.encoder.finish();
-        let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        select! {
-            permit = self.budget.acquire_many(bytes) => if let Ok(permit) = permit { permit.forget() },
-            _ = self.shutdown.wait_for(|shutdown| *shutdown) => {}
-        }
-        let chunk = LogChunk { job: self.job, execution: self.execution, first: self.next, count, data: data.into() };
-        self.next = chunk.end();
-        self.last_emit = Some(Instant::now());
-        _ = self.events.send(ExecutorEvent::Logs(chunk));
     }
 }

@@ -76,6 +76,7 @@ fn arguments(spec: &JobSpec, folder: &Folder) -> Result<Vec<String>, Failure> {
             args.push(text(&folder.script));
             Ok(args)
         }
+        Work::Task { task_type, .. } => Err(not_started(format!("a task ({task_type}) is not a process"))),
     }
 }
 

@@ -10,9 +10,12 @@ use super::{
     progress::ProgressLines,
     supervisor::Order,
 };
-use crate::guardian::{
-    Socket,
-    message::{self, Control, Ended, Report, Start, StartError, Stopped},
+use crate::{
+    chunks::Chunks,
+    guardian::{
+        Socket,
+        message::{self, Control, Ended, Report, Start, StartError, Stopped},
+    },
 };
 use hodei_core::{
     id::ExecutionId,
@@ -141,7 +144,9 @@ impl SlotTask {
         drop(fds);
 
         let (events, budget) = (shared.events.clone(), shared.config.log_budget.clone());
-        let output = Output::new(assignment.job, assignment.execution, events, budget, shared.shutdown.subscribe());
+        let (execution, shutdown) = (assignment.execution, shared.shutdown.subscribe());
+        let chunks = Chunks::new(assignment.job, execution, events, budget, shutdown);
+        let output = Output { execution, chunks };
         let stdout = Stream::new(stdout, false, masks.as_ref());
         let stderr = Stream::new(stderr, true, masks.as_ref());
         let phases = Phases::default();

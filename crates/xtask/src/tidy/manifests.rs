@@ -13,13 +13,14 @@ use super::{
 
 /// Each crate of this workspace and the ones of ours that it may use, tests included: a test that needs more belongs
 /// to a crate further up. Nothing may use `hodei` (the binary) or `xtask`, so neither is in any list.
-const LAYERS: [(&str, &[&str]); 8] = [
+const LAYERS: [(&str, &[&str]); 9] = [
     ("hodei-core", &[]),
     ("hodei-api", &["hodei-core"]),
     ("hodei-store", &["hodei-core"]),
     ("hodei-worker", &["hodei-core", "hodei-api"]),
+    ("hodei-sdk", &["hodei-api", "hodei-worker"]),
     ("hodei-server", &["hodei-core", "hodei-api", "hodei-store"]),
-    ("hodei", &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server"]),
+    ("hodei", &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server", "hodei-sdk"]),
     ("hodei-bench", &["hodei-api"]),
     ("xtask", &[]),
 ];

@@ -167,7 +167,7 @@ impl Rig {
     }
 
     fn connect(&mut self, worker: WorkerId, incarnation: Incarnation, held: &[ExecutionId]) -> Connection {
-        self.greet(worker, Hello { incarnation, held: held.to_vec(), ended: Vec::new(), leaving: false })
+        self.greet(worker, Hello { incarnation, info: None, held: held.to_vec(), ended: Vec::new(), leaving: false })
     }
 
     fn greet(&mut self, worker: WorkerId, hello: Hello) -> Connection {

@@ -59,7 +59,7 @@ fn a_restart_places_nothing_before_the_first_page() {
     rig.ask(|caller| Input::Pause { caller: Some(caller), worker }).expect("paused");
     let urgent = rig.enqueue(spec_with(|spec| spec.priority = Priority::Critical));
     rig.server.restart();
-    let hello = Hello { incarnation: incarnation(1), held: vec![], ended: vec![], leaving: false };
+    let hello = Hello { incarnation: incarnation(1), info: None, held: vec![], ended: vec![], leaving: false };
     rig.server.input(Input::Connect { worker, connection: Connection(7), hello });
     let new = rig.new_job(spec_with(|spec| spec.priority = Priority::Low));
     rig.server.input(Input::Enqueue { caller: Caller(0), jobs: vec![new] });

@@ -77,7 +77,7 @@ fn a_paused_worker_takes_work_again_on_its_next_connection_unless_it_is_leaving(
     rig.ask(|caller| Input::Pause { caller: Some(caller), worker }).expect("paused");
     let job = rig.enqueue(spec());
     assert_eq!(rig.state(job), StateKind::Pending);
-    let hello = Hello { incarnation: incarnation(1), held: vec![], ended: vec![], leaving: true };
+    let hello = Hello { incarnation: incarnation(1), info: None, held: vec![], ended: vec![], leaving: true };
     rig.greet(worker, hello);
     assert_eq!(rig.state(job), StateKind::Pending);
     rig.connect(worker, incarnation(1), &[]);
@@ -181,7 +181,7 @@ fn a_result_that_a_new_life_found_in_the_spool_is_awaited() {
     let worker = rig.worker(1, slots(2));
     let job = rig.enqueue(spec());
     let execution = rig.start(job);
-    let hello = Hello { incarnation: incarnation(2), held: vec![], ended: vec![execution], leaving: false };
+    let hello = Hello { incarnation: incarnation(2), info: None, held: vec![], ended: vec![execution], leaving: false };
     rig.tell(Input::Connect { worker, connection: Connection(9), hello });
     assert_eq!(rig.state(job), StateKind::Running);
     rig.finish(job, Outcome::Succeeded);
@@ -266,9 +266,9 @@ fn word_of_an_older_connection_is_out_of_date() {
     let empty = |connection| Input::Connect {
         worker,
         connection: Connection(connection),
-        hello: Hello { incarnation: incarnation(1), held: vec![], ended: vec![], leaving: false },
+        hello: Hello { incarnation: incarnation(1), info: None, held: vec![], ended: vec![], leaving: false },
     };
-    let hello = Hello { incarnation: incarnation(1), held: vec![execution], ended: vec![], leaving: false };
+    let hello = Hello { incarnation: incarnation(1), info: None, held: vec![execution], ended: vec![], leaving: false };
     rig.tell(Input::Connect { worker, connection: Connection(5), hello });
     rig.news();
     rig.tell(empty(4));

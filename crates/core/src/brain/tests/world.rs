@@ -182,7 +182,7 @@ impl World {
         Agent {
             id,
             life: self.lives,
-            session: Session::new(incarnation(self.lives), capacity.slots, recovered),
+            session: Session::new(incarnation(self.lives), WorkerInfo { capacity, ..WorkerInfo::default() }, recovered),
             frozen: false,
             connection: None,
             lease: Elapsed(u64::MAX),

@@ -78,7 +78,7 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         Self {
-            session: Session::new(incarnation(), 2, Vec::new()),
+            session: Session::new(incarnation(), with_slots(2), Vec::new()),
             lives: 0,
             connected: false,
             spool: BTreeMap::new(),
@@ -274,7 +274,7 @@ impl Pair {
         for (execution, known) in &mut self.server {
             known.lost |= !known.settled && !ended(execution);
         }
-        self.session = Session::new(Incarnation(Uuid::from_u128(7 + self.lives)), 2, recovered.clone());
+        self.session = Session::new(Incarnation(Uuid::from_u128(7 + self.lives)), with_slots(2), recovered.clone());
     }
 
     fn calm_down(&mut self) {

@@ -1,0 +1,27 @@
+//! Handlers for Hodei's tasks, in Rust.
+//!
+//! A worker is a program of yours. It declares which types of tasks it handles, takes those that a server gives it, and
+//! reports what became of them; retries, timeouts, cancellation and crashes are Hodei's business.
+//!
+//! ```no_run
+//! use hodei_sdk::{Task, Worker, json};
+//!
+//! # async fn example() -> Result<(), hodei_sdk::WorkerError> {
+//! Worker::new("http://127.0.0.1:7070")
+//!     .token("from `hodei token create worker`")
+//!     .slots(8)
+//!     .handle("greet", |task: Task| async move {
+//!         let name: String = task.payload()?;
+//!         task.log(&format!("greeting {name}")).await;
+//!         Ok(json!(format!("hello, {name}")))
+//!     })
+//!     .run()
+//!     .await
+//! # }
+//! ```
+
+mod worker;
+
+pub use hodei_worker::{Task, TaskResult};
+pub use serde_json::{Value, json};
+pub use worker::{Worker, WorkerError};

@@ -1,0 +1,215 @@
+//! Runs tasks and turns what their handlers do into events.
+
+use super::{Handler, Handlers, Task, TaskResult, task::Why};
+use crate::{
+    chunks::Chunks,
+    executor::{ExecutorEvent, Masks, boottime, wall},
+};
+use futures::future::FutureExt;
+use hodei_api::convert::MAX_RESULT;
+use hodei_core::{
+    id::ExecutionId,
+    protocol::{Assignment, Finished, StopReason},
+    spec::Timeouts,
+    state::{Failure, FailureKind, Outcome},
+    time::Elapsed,
+};
+use serde_json::Value;
+use std::{
+    any::Any,
+    collections::HashMap,
+    future::Future,
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::{
+    select,
+    sync::{Semaphore, mpsc, watch},
+    time::sleep,
+};
+
+/// What runs. Each can be told to stop.
+type Running = Arc<Mutex<HashMap<ExecutionId, Task>>>;
+
+/// The tasks of one agent.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    handlers: Handlers,
+    events: mpsc::UnboundedSender<ExecutorEvent>,
+    budget: Arc<Semaphore>,
+    running: Running,
+    lease: watch::Sender<Elapsed>,
+    shutdown: watch::Sender<bool>,
+}
+
+impl Tasks {
+    pub(crate) fn start(
+        handlers: Handlers,
+        events: mpsc::UnboundedSender<ExecutorEvent>,
+        budget: Arc<Semaphore>,
+    ) -> Self {
+        let (running, lease, shutdown) =
+            (Running::default(), watch::Sender::new(Elapsed(u64::MAX)), watch::Sender::new(false));
+        if !handlers.is_empty() {
+            tokio::spawn(keep_lease(lease.subscribe(), Arc::clone(&running)));
+        }
+        Self { handlers, events, budget, running, lease, shutdown }
+    }
+
+    pub(crate) fn run(&self, assignment: Assignment, task_type: &str) {
+        let execution = assignment.execution;
+        let Some((task_type, handler)) = self.handlers.get(task_type) else {
+            let problem = format!("this worker has no handler for tasks of type {task_type}");
+            self.refuse(execution, FailureKind::NotFound, problem);
+            return;
+        };
+        let masks = match Masks::new(assignment.spec.secrets.values()) {
+            Ok(masks) => masks,
+            Err(error) => {
+                self.refuse(execution, FailureKind::NotStarted, format!("the secrets cannot be masked: {error}"));
+                return;
+            }
+        };
+        let (events, budget) = (self.events.clone(), Arc::clone(&self.budget));
+        let chunks = Chunks::new(assignment.job, execution, events.clone(), budget, self.shutdown.subscribe());
+        let task = Task::new(assignment, task_type, masks, events.clone(), chunks);
+        lock(&self.running).insert(execution, task.clone());
+        let running = Arc::clone(&self.running);
+        tokio::spawn(async move {
+            let finished = execute(&handler, task, &events).await;
+            lock(&running).remove(&execution);
+            _ = events.send(ExecutorEvent::Ended(finished));
+        });
+    }
+
+    /// No server gives a process to a worker that offers tasks alone.
+    pub(crate) fn refuse_process(&self, execution: ExecutionId) {
+        self.refuse(execution, FailureKind::NotStarted, "this worker runs tasks alone".to_owned());
+    }
+
+    fn refuse(&self, execution: ExecutionId, kind: FailureKind, problem: String) {
+        let outcome = Outcome::Failed(Failure::new(kind, problem));
+        let finished =
+            Finished { execution, outcome, started_at: None, finished_at: wall(), log_entries: 0, result: None };
+        _ = self.events.send(ExecutorEvent::Ended(finished));
+    }
+
+    /// False if it is not one of the tasks that run.
+    pub(crate) fn stop(&self, execution: ExecutionId, why: StopReason) -> bool {
+        let running = lock(&self.running);
+        running.get(&execution).map(|task| task.stop(Why::Asked(why))).is_some()
+    }
+
+    pub(crate) fn set_lease(&self, deadline: Elapsed) {
+        self.lease.send_replace(deadline);
+    }
+
+    pub(crate) fn shut_down(&self) {
+        self.shutdown.send_replace(true);
+        stop_all(&self.running, Why::Shutdown);
+    }
+}
+
+fn lock(running: &Running) -> MutexGuard<'_, HashMap<ExecutionId, Task>> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn stop_all(running: &Running, why: Why) {
+    lock(running).values().for_each(|task| task.stop(why));
+}
+
+/// Ends what would outlive the lease. Ends itself with the agent.
+async fn keep_lease(mut lease: watch::Receiver<Elapsed>, running: Running) {
+    loop {
+        let left = *lease.borrow_and_update() - boottime();
+        select! {
+            () = sleep(left.duration()) => {
+                stop_all(&running, Why::Lease);
+                if lease.changed().await.is_err() {
+                    return;
+                }
+            }
+            changed = lease.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+async fn execute(handler: &Handler, task: Task, events: &mpsc::UnboundedSender<ExecutorEvent>) -> Finished {
+    let (execution, started_at) = (task.execution_id(), wall());
+    _ = events.send(ExecutorEvent::Started { execution, at: started_at });
+    let work = AssertUnwindSafe(async { handler(task.clone()).await }).catch_unwind();
+    let (outcome, result) = supervise(work, &task).await;
+    let log_entries = task.close_log().await;
+    Finished { execution, outcome, started_at: Some(started_at), finished_at: wall(), log_entries, result }
+}
+
+type Caught = Result<TaskResult, Box<dyn Any + Send>>;
+
+/// Lets the handler work until it ends, or until it must.
+async fn supervise(work: impl Future<Output = Caught>, task: &Task) -> (Outcome, Option<Vec<u8>>) {
+    tokio::pin!(work);
+    let timeouts = task.timeouts();
+    let late = async {
+        match timeouts.run {
+            Some(limit) => sleep(limit.duration()).await,
+            None => std::future::pending().await,
+        }
+    };
+    let why = select! {
+        biased;
+        ended = &mut work => return ended_by_itself(ended),
+        why = task.stopped() => why,
+        () = late => Why::Asked(StopReason::RunTimeout),
+    };
+    task.stop(why);
+    let ended = select! {
+        biased;
+        () = task.stopped_now() => None,
+        ended = work => Some(ended),
+        () = sleep(timeouts.kill_grace.duration()) => None,
+    };
+    match (ended, why) {
+        // It was done before it heard that it should stop.
+        (Some(Ok(Ok(result))), Why::Asked(StopReason::Cancelled)) => succeeded(&result),
+        (_, why) => (stopped_by(why, &timeouts), None),
+    }
+}
+
+fn ended_by_itself(ended: Caught) -> (Outcome, Option<Vec<u8>>) {
+    match ended {
+        Ok(Ok(result)) => succeeded(&result),
+        Ok(Err(error)) => (Outcome::Failed(Failure::new(FailureKind::Error, told(&*error))), None),
+        Err(panic) => {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            (Outcome::Failed(Failure::new(FailureKind::Error, format!("the handler panicked: {text}"))), None)
+        }
+    }
+}
+
+fn succeeded(result: &Value) -> (Outcome, Option<Vec<u8>>) {
+    let bytes = (!result.is_null()).then(|| result.to_string().into_bytes());
+    if bytes.as_ref().is_some_and(|bytes| bytes.len() > MAX_RESULT) {
+        let problem = format!("the handler's result is larger than {MAX_RESULT} bytes");
+        return (Outcome::Failed(Failure::new(FailureKind::Error, problem)), None);
+    }
+    (Outcome::Succeeded, bytes)
+}
+
+/// An error with what led to it.
+fn told(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+fn stopped_by(why: Why, timeouts: &Timeouts) -> Outcome {
+    match why {
+        Why::Lease => Outcome::Failed(Failure::new(FailureKind::WorkerLost, "stopped: the lease ran out")),
+        Why::Shutdown => Outcome::Released,
+        Why::Asked(StopReason::RunTimeout) => {
+            let limit = timeouts.run.unwrap_or_default().duration();
+            Outcome::Failed(Failure::new(FailureKind::RunTimeout, format!("ran longer than {limit:?}")))
+        }
+        Why::Asked(_) => Outcome::Cancelled,
+    }
+}
