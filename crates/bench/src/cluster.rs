@@ -9,8 +9,9 @@ use hodei_api::v1::{
 };
 use std::{
     fs,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     str::FromStr,
     time::{Duration, Instant},
 };
@@ -75,6 +76,14 @@ impl Process {
         Memory::of(self.0.id())
     }
 
+    /// What its threads have computed so far.
+    pub fn cpu(&self) -> Duration {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.0.id())).into_iter().flatten().flatten();
+        let times = threads.filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok());
+        let nanos = times.filter_map(|times| times.split_whitespace().next()?.parse::<u64>().ok());
+        Duration::from_nanos(nanos.sum())
+    }
+
     /// The process that it started first: a worker's guardian.
     pub fn guardian(&self) -> Memory {
         let threads = fs::read_dir(format!("/proc/{}/task", self.0.id())).into_iter().flatten().flatten();
@@ -102,6 +111,21 @@ impl Memory {
             kib.unwrap_or(0) * 1024
         };
         Self { now: field("VmRSS:"), own: field("RssAnon:"), peak: field("VmHWM:") }
+    }
+}
+
+pub struct TaskWorker {
+    stdout: ChildStdout,
+}
+
+impl TaskWorker {
+    pub async fn first_line(self) -> Result<String> {
+        let read = move || -> Result<String> {
+            let mut line = String::new();
+            BufReader::new(self.stdout).read_line(&mut line)?;
+            Ok(line)
+        };
+        tokio::task::spawn_blocking(read).await?
     }
 }
 
@@ -168,8 +192,25 @@ impl Cluster {
         bail!("the worker did not come up")
     }
 
+    /// A worker process of the SDK, with the handlers of `tasks.rs`.
+    pub async fn start_task_worker(&mut self, slots: u32) -> Result<TaskWorker> {
+        let request = CreateWorkerTokenRequest::default();
+        let token = Admin::new(self.channel().await?).create_worker_token(request).await?.into_inner();
+        let mut process = self.logged(Command::new(std::env::current_exe()?), "worker");
+        process.arg("--work").stdout(Stdio::piped());
+        process.env("HODEI_SERVER", format!("http://{}", self.grpc)).env("HODEI_TOKEN", token.token);
+        process.env("HODEI_SLOTS", slots.to_string()).env("HODEI_DATA", self.folder.path().join("worker"));
+        let mut child = process.spawn().context("cannot start the worker")?;
+        let stdout = child.stdout.take().context("no standard output")?;
+        self.worker = Some(Process(child));
+        Ok(TaskWorker { stdout })
+    }
+
     fn command(&self, name: &str) -> Command {
-        let mut command = Command::new(&self.hodei);
+        self.logged(Command::new(&self.hodei), name)
+    }
+
+    fn logged(&self, mut command: Command, name: &str) -> Command {
         let log = fs::File::create(self.folder.path().join(format!("{name}.log")));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.map_or(Stdio::null(), Stdio::from));
         command.env("HODEI_LOG", "warn");

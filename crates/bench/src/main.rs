@@ -5,6 +5,7 @@
 mod cluster;
 mod limits;
 mod report;
+mod tasks;
 mod workloads;
 
 use anyhow::Result;
@@ -30,6 +31,11 @@ struct Args {
     /// Print the time at which this process began, as a job that tells when it was started.
     #[arg(long, hide = true)]
     stamp: bool,
+    /// Be the worker process of a measurement.
+    #[arg(long, hide = true)]
+    work: bool,
+    #[arg(long, default_value_t = 100_000)]
+    count: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -39,6 +45,8 @@ enum Workload {
     Latency,
     Memory,
     Backlog,
+    Drain,
+    TaskLatency,
 }
 
 fn main() -> Result<()> {
@@ -47,8 +55,11 @@ fn main() -> Result<()> {
         limits::print_stamp();
         return Ok(());
     }
-    let args = Args::parse();
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(measure(args))
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    if std::env::args().nth(1).as_deref() == Some("--work") {
+        return runtime.block_on(tasks::work());
+    }
+    runtime.block_on(measure(Args::parse()))
 }
 
 async fn measure(args: Args) -> Result<()> {
@@ -66,6 +77,12 @@ async fn measure(args: Args) -> Result<()> {
         }
         if wanted(Workload::Latency) {
             workloads::idle_latency(&args.hodei, kind, &limits).await?;
+        }
+        if wanted(Workload::Drain) {
+            tasks::drain(&args.hodei, kind, args.count).await?;
+        }
+        if wanted(Workload::TaskLatency) {
+            tasks::latency(&args.hodei, kind).await?;
         }
         if wanted(Workload::Memory) {
             workloads::memory(&args.hodei, kind).await?;

@@ -21,9 +21,9 @@ const CALLING: Duration = Duration::from_secs(4);
 const LATENCY_JOBS: usize = 200;
 const BULK: usize = 10_000;
 /// Between two idle jobs: the system has come to rest.
-const REST: Duration = Duration::from_millis(10);
+pub const REST: Duration = Duration::from_millis(10);
 /// How often it is looked whether all is done.
-const POLL: Duration = Duration::from_millis(30);
+const POLL: Duration = Duration::from_millis(10);
 const SETTLING: Duration = Duration::from_secs(2);
 
 fn job(program: &str, args: &[&str]) -> v1::JobSpec {
@@ -32,7 +32,7 @@ fn job(program: &str, args: &[&str]) -> v1::JobSpec {
     v1::JobSpec { work: Some(v1::Work { kind: Some(v1::work::Kind::Shell(shell)) }), ..v1::JobSpec::default() }
 }
 
-async fn enqueue(cluster: &Cluster, spec: &v1::JobSpec, count: usize) -> Result<()> {
+pub async fn enqueue(cluster: &Cluster, spec: &v1::JobSpec, count: usize) -> Result<()> {
     let mut jobs = cluster.jobs().await?;
     for begin in (0..count).step_by(BULK) {
         let batch = vec![spec.clone(); BULK.min(count - begin)];
@@ -42,7 +42,7 @@ async fn enqueue(cluster: &Cluster, spec: &v1::JobSpec, count: usize) -> Result<
 }
 
 /// Waits until no job is unfinished.
-async fn until_done(cluster: &Cluster) -> Result<()> {
+pub async fn until_done(cluster: &Cluster) -> Result<()> {
     use v1::JobState::{Delayed, Pending, Running, Scheduled};
     let states: Vec<i32> = [Delayed, Pending, Scheduled, Running].into_iter().map(Into::into).collect();
     let mut jobs = cluster.jobs().await?;

@@ -1,7 +1,12 @@
 //! Identifiers. Each is a UUID in a type of its own, so that one cannot stand where another is meant.
 
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    hash::{BuildHasherDefault, Hasher},
+    str::FromStr,
+};
 use uuid::Uuid;
 
 macro_rules! ids {
@@ -54,6 +59,35 @@ ids! {
     WorkerId,
     /// One life of an agent process. A worker that comes back with another incarnation has lost what it ran.
     Incarnation,
+}
+
+/// Maps and sets by id. Ids are made by servers, so nobody can choose them to collide; their bits are spread enough.
+pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
+pub type IdSet<K> = HashSet<K, BuildHasherDefault<IdHasher>>;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.write_u64(u64::from_ne_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        // Counters are at one end of an id and times at the other; both halves of the product have something of all.
+        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+
+    fn write_usize(&mut self, _length: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 impl ExecutionId {

@@ -4,7 +4,7 @@ use crate::{
     id::{ExecutionId, JobId, WorkerId},
     retry::RetryPolicy,
     spec::{JobSpec, Priority, Requirements, Timeouts},
-    state::{Failure, Outcome, State},
+    state::{Failure, Outcome, Run, State},
     time::Time,
 };
 use serde::{Deserialize, Serialize};
@@ -18,9 +18,6 @@ pub struct Job {
     pub id: JobId,
     pub name: Arc<str>,
     pub queue: Arc<str>,
-    /// The type of its task, if that is what it runs: only workers that declare it are asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub task_type: Option<Arc<str>>,
     pub priority: Priority,
     pub requirements: Requirements,
     pub retry: RetryPolicy,
@@ -35,6 +32,9 @@ pub struct Job {
     pub created_at: Time,
     /// The executions so far, the current one last.
     pub executions: Vec<Execution>,
+    /// The type of its task, if that is what it runs: only workers that declare it are asked.
+    #[serde(default)]
+    pub task_type: Option<Arc<str>>,
 }
 
 /// One attempt at a job on one worker.
@@ -50,6 +50,22 @@ pub struct Execution {
     pub progress: Option<Progress>,
     /// How many log entries it printed; known once it ended.
     pub log_entries: u64,
+}
+
+impl Execution {
+    pub(crate) fn new(run: Run, attempt: u32, now: Time) -> Self {
+        Self {
+            id: run.execution,
+            worker: run.worker,
+            attempt,
+            assigned_at: now,
+            started_at: None,
+            finished_at: None,
+            outcome: None,
+            progress: None,
+            log_entries: 0,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -27,10 +27,10 @@ pub struct RetryPolicy {
     /// Up to this share of the delay, in percent, is added or taken away at random.
     pub jitter_percent: u8,
     /// Exit codes after which another run would be pointless.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub fatal_exit_codes: Vec<i32>,
     /// Kinds of failure after which another run would be pointless.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub fatal_kinds: Vec<FailureKind>,
 }
 

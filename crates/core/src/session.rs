@@ -5,14 +5,14 @@
 //! when it is sent, when it is sent again and when it may be forgotten.
 
 use crate::{
-    id::{ExecutionId, Incarnation},
+    id::{ExecutionId, IdMap, Incarnation},
     job::Progress,
     protocol::{Assignment, Finished, FromWorker, Hello, LogAck, StopReason, ToWorker, Welcome},
     state::Outcome,
     time::{Elapsed, Millis, Time},
     worker::WorkerInfo,
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[cfg(test)]
 mod tests;
@@ -87,7 +87,7 @@ pub struct Session {
     waiting: VecDeque<Assignment>,
     /// What the server has not acknowledged; all below `next_to_send` is under way.
     records: BTreeMap<RecordId, Record>,
-    by_execution: HashMap<ExecutionId, VecDeque<RecordId>>,
+    by_execution: IdMap<ExecutionId, VecDeque<RecordId>>,
     next_to_send: RecordId,
     in_flight: usize,
     /// Ended executions whose result is not acknowledged.
@@ -139,7 +139,7 @@ impl Session {
             waiting: VecDeque::new(),
             ended,
             records: BTreeMap::new(),
-            by_execution: HashMap::new(),
+            by_execution: IdMap::default(),
             next_to_send: RecordId(0),
             in_flight: 0,
             leaving: None,

@@ -3,7 +3,7 @@
 use hodei_api::{convert, v1};
 use hodei_core::{
     brain::Connection,
-    id::{ExecutionId, JobId},
+    id::{ExecutionId, IdMap, JobId},
     protocol::{Assignment, ToWorker},
     spec::JobSpec,
 };
@@ -66,7 +66,7 @@ const READ_AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
 pub struct Payloads {
-    specs: HashMap<JobId, Arc<JobSpec>>,
+    specs: IdMap<JobId, Arc<JobSpec>>,
     bytes: usize,
 }
 
@@ -135,8 +135,8 @@ async fn gather(
     store: &dyn Store,
     payloads: &Mutex<Payloads>,
     batch: &[(Connection, Parcel)],
-) -> HashMap<JobId, Arc<JobSpec>> {
-    let mut specs = HashMap::new();
+) -> IdMap<JobId, Arc<JobSpec>> {
+    let mut specs = IdMap::default();
     let mut missing = Vec::new();
     {
         let mut payloads = payloads.lock().unwrap_or_else(PoisonError::into_inner);

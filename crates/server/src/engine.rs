@@ -12,8 +12,11 @@ use crate::{
 };
 use futures::future::{BoxFuture, FutureExt};
 use hodei_core::{
-    brain::{Answer, Batch, Bound, Brain, Caller, Connection, Effect, Input, Loaded, Refusal, Report, WorkerView},
-    id::{ExecutionId, JobId, WorkerId},
+    brain::{
+        Answer, Batch, BatchId, Bound, Brain, Caller, Connection, Effect, Input, Loaded, Placement, Refusal, Report,
+        WorkerView,
+    },
+    id::{ExecutionId, IdMap, JobId, WorkerId},
     job::Job,
     protocol::{Finished, LogAck, LogChunk, ToWorker, Verdict, Welcome},
     time::{Elapsed, Millis},
@@ -142,7 +145,7 @@ impl Engine {
             parcels,
             payloads,
             callers: HashMap::new(),
-            log_next: HashMap::new(),
+            log_next: IdMap::default(),
             logs: Vec::new(),
             log_bytes: 0,
             deferred: Vec::new(),
@@ -266,11 +269,14 @@ fn flatten(joined: Result<LoopEnd, tokio::task::JoinError>) -> LoopEnd {
 
 async fn load(store: &dyn Store, options: &Options) -> Result<Brain, StoreError> {
     let leadership = store.lead().await?;
+    let (placed, placed_in) = placed(store).await?;
     let loaded = Loaded {
         epoch: leadership.epoch,
         last: leadership.last,
         parked_until: leadership.parked_until,
         active: store.active().await?,
+        placed,
+        placed_in,
         workers: store.workers().await?,
         tokens: store.tokens().await?,
         lanes: store.lanes().await?,
@@ -287,6 +293,17 @@ async fn load(store: &dyn Store, options: &Options) -> Result<Brain, StoreError>
     Ok(Brain::load(options.brain(seed), loaded, now))
 }
 
+/// The placements that the last leader left, with the rows of their jobs.
+async fn placed(store: &dyn Store) -> Result<(Vec<(Placement, Job)>, Vec<BatchId>), StoreError> {
+    let batches = store.placements().await?;
+    let ids = batches.iter().map(|batch| batch.id).collect();
+    let placements: HashMap<JobId, Placement> =
+        batches.into_iter().flat_map(|batch| batch.placements).map(|placement| (placement.job, placement)).collect();
+    let jobs = store.jobs(placements.keys().copied().collect()).await?;
+    let with_placement = |job: Job| placements.get(&job.id).map(|placement| (*placement, job));
+    Ok((jobs.into_iter().filter_map(with_placement).collect(), ids))
+}
+
 /// Log acknowledgements that wait for a commit.
 type Acks = Vec<(Connection, LogAck)>;
 
@@ -298,7 +315,7 @@ struct Loop {
     payloads: Arc<Mutex<Payloads>>,
     callers: HashMap<Caller, (oneshot::Sender<Reply>, OwnedSemaphorePermit)>,
     /// The number of the next log entry of every execution that has printed.
-    log_next: HashMap<ExecutionId, u64>,
+    log_next: IdMap<ExecutionId, u64>,
     logs: Vec<LogChunk>,
     log_bytes: usize,
     /// Inputs that name what is not in memory; it is read when no commit is under way.

@@ -1,8 +1,8 @@
 //! What every store must do. Each check gets an empty store of its own; the random ones use fixed seeds.
 
-use crate::{Commit, Filter, LogPosition, Store, StoreError};
+use crate::{Commit, Filter, LogPosition, PlacedBatch, Store, StoreError};
 use hodei_core::{
-    brain::{Batch, JobWrite},
+    brain::{Batch, BatchId, JobWrite, Placement},
     id::{ExecutionId, Incarnation, JobId, WorkerId},
     job::{ClassId, Execution, Job, Progress},
     protocol::LogChunk,
@@ -30,6 +30,7 @@ macro_rules! for_each_check {
             a_commit_of_logs_alone_counts
             odd_rows_do_not_fail_the_others
             columns_follow_updates
+            placements_are_kept_until_they_are_settled
             lanes_are_those_where_jobs_wait
             ready_pages_give_every_job_once
             due_pages_give_every_job_once
@@ -190,13 +191,34 @@ pub async fn columns_follow_updates(store: Arc<dyn Store>) {
             assert_eq!(present(store.list(filter, None, 9).await.expect("list")), kind == other, "{kind:?} {other:?}");
         }
     }
-    let moved = Job { queue: "elsewhere".into(), priority: Priority::Critical, seq: 77, ..job };
+    let moved = Job { seq: 77, ..job };
     leader.commit(jobs_batch([known(moved.clone())]), vec![]).await;
-    assert_eq!(store.lanes().await.expect("lanes"), [(moved.class(), Priority::Critical)]);
-    assert_eq!(store.ready(moved.class(), Priority::Critical, Some(76), 9).await.expect("ready"), vec![moved.clone()]);
-    assert!(store.ready(moved.class(), Priority::Critical, Some(77), 9).await.expect("ready").is_empty());
-    let filter = Filter { states: vec![], queue: Some("elsewhere".into()) };
-    assert_eq!(store.list(filter, None, 9).await.expect("list"), [moved]);
+    assert_eq!(store.lanes().await.expect("lanes"), [(moved.class(), moved.priority)]);
+    assert_eq!(store.ready(moved.class(), moved.priority, Some(76), 9).await.expect("ready"), vec![moved.clone()]);
+    assert!(store.ready(moved.class(), moved.priority, Some(77), 9).await.expect("ready").is_empty());
+}
+
+pub async fn placements_are_kept_until_they_are_settled(store: Arc<dyn Store>) {
+    let placement = |n: u64| Placement { job: job_id(n), run: run(n), at: Time(500) };
+    let mut leader = Leader::of(&store).await;
+    leader.commit(Batch { placements: vec![placement(1), placement(2)], ..Batch::default() }, vec![]).await;
+    leader.commit(Batch { placements: vec![placement(3)], ..Batch::default() }, vec![]).await;
+    let mut again = Leader { number: 1, ..leader.clone() };
+    again.commit(Batch { placements: vec![placement(9)], ..Batch::default() }, vec![]).await;
+    let id = |number| BatchId { epoch: leader.epoch, number };
+    let first = PlacedBatch { id: id(1), placements: vec![placement(1), placement(2)] };
+    let second = PlacedBatch { id: id(2), placements: vec![placement(3)] };
+    assert_eq!(store.placements().await.expect("placements"), [first, second.clone()]);
+    let settles = Batch { settled: vec![id(1)], ..Batch::default() };
+    leader.commit(settles, vec![]).await;
+    // They outlive their leader, whose numbers the next one uses again.
+    let mut next = Leader::of(&store).await;
+    next.commit(Batch::default(), vec![chunk(1, 1, 0, 1)]).await;
+    next.commit(Batch { placements: vec![placement(4)], ..Batch::default() }, vec![]).await;
+    let third = PlacedBatch { id: BatchId { epoch: next.epoch, number: 2 }, placements: vec![placement(4)] };
+    assert_eq!(store.placements().await.expect("placements"), [second.clone(), third.clone()]);
+    next.commit(Batch { settled: vec![second.id, third.id], ..Batch::default() }, vec![]).await;
+    assert_eq!(store.placements().await.expect("placements"), []);
 }
 
 pub async fn lanes_are_those_where_jobs_wait(store: Arc<dyn Store>) {

@@ -14,7 +14,7 @@ pub use sqlite::Sqlite;
 
 use futures::future::BoxFuture;
 use hodei_core::{
-    brain::Batch,
+    brain::{Batch, BatchId, Placement},
     id::{ExecutionId, JobId},
     job::{ClassId, Job},
     protocol::LogChunk,
@@ -40,6 +40,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// All jobs that are bound to a worker.
     fn active(&self) -> Answer<'_, Vec<Job>>;
+
+    /// Placements that no commit has settled, the oldest first.
+    fn placements(&self) -> Answer<'_, Vec<PlacedBatch>>;
 
     /// All registered workers that are not terminated.
     fn workers(&self) -> Answer<'_, Vec<WorkerRecord>>;
@@ -93,6 +96,13 @@ pub struct Commit {
     pub epoch: u64,
     pub batch: Batch,
     pub logs: Vec<LogChunk>,
+}
+
+/// The placements of one batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedBatch {
+    pub id: BatchId,
+    pub placements: Vec<Placement>,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -9,12 +9,20 @@ pub struct Migration {
     pub postgres: &'static str,
 }
 
-pub const ALL: &[Migration] = &[Migration {
-    version: 1,
-    name: "spine",
-    sqlite: include_str!("../migrations/sqlite/0001_spine.sql"),
-    postgres: include_str!("../migrations/postgres/0001_spine.sql"),
-}];
+pub const ALL: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "spine",
+        sqlite: include_str!("../migrations/sqlite/0001_spine.sql"),
+        postgres: include_str!("../migrations/postgres/0001_spine.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "placements",
+        sqlite: include_str!("../migrations/sqlite/0002_placements.sql"),
+        postgres: include_str!("../migrations/postgres/0002_placements.sql"),
+    },
+];
 
 /// What is left to do for a database at version `applied` (0 for an empty one).
 pub fn after(applied: i64) -> Result<impl Iterator<Item = &'static Migration>, StoreError> {

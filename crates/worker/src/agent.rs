@@ -11,13 +11,14 @@ use crate::{
 use futures::future::{BoxFuture, FutureExt};
 use hodei_api::{convert, v1};
 use hodei_core::{
-    id::{Incarnation, WorkerId},
-    protocol::Assignment,
+    id::{ExecutionId, Incarnation, WorkerId},
+    protocol::{Assignment, FromWorker},
     session::{Action, Session},
-    time::Elapsed,
+    time::{Elapsed, Time},
     worker::WorkerInfo,
 };
 use std::{
+    collections::BTreeMap,
     fs::File,
     io,
     path::{Path, PathBuf},
@@ -137,6 +138,7 @@ pub async fn run(mut options: AgentOptions, wishes: watch::Receiver<Wish>) -> Re
         budget,
         stream: None,
         outgoing: Vec::new(),
+        starts: BTreeMap::new(),
         last_sent: Instant::now(),
         ending: None,
     };
@@ -177,6 +179,9 @@ struct Agent {
     budget: Arc<Semaphore>,
     stream: Option<Stream>,
     outgoing: Vec<v1::WorkerEvent>,
+    /// Starts that have not been told yet. What ends before the next message goes needs no word of its start: its end
+    /// says when that was.
+    starts: BTreeMap<ExecutionId, Time>,
     last_sent: Instant,
     /// Set when everything is done; true when the worker leaves for good.
     ending: Option<bool>,
@@ -234,7 +239,7 @@ impl Agent {
         wishes: &mut watch::Receiver<Wish>,
         opening: &mut Option<BoxFuture<'static, Result<Stream, LinkError>>>,
     ) -> Happening {
-        let tick = match self.outgoing.is_empty() {
+        let tick = match self.outgoing.is_empty() && self.starts.is_empty() {
             true => until(self.state.next_wake()),
             false => self.wait_for_company(),
         };
@@ -273,6 +278,7 @@ impl Agent {
             ExecutorEvent::Progress { execution, progress } => self.state.progress(execution, progress),
             ExecutorEvent::Logs(chunk) => self.keep(Entry::Logs(chunk)),
             ExecutorEvent::Ended(finished) => {
+                self.starts.remove(&finished.execution);
                 if let Some(finished) = self.state.ended(finished) {
                     self.keep(Entry::Finished(finished));
                 }
@@ -298,7 +304,7 @@ impl Agent {
     fn drop_stream(&mut self) {
         if self.stream.take().is_some() {
             tracing::info!("the stream to the server ended; reconnecting");
-            self.outgoing.clear();
+            self.forget_outgoing();
             self.state.disconnected();
         }
     }
@@ -316,7 +322,9 @@ impl Agent {
 
     fn perform(&mut self, action: Action) {
         match action {
+            Action::Send(FromWorker::Started { execution, at }) => _ = self.starts.insert(execution, at),
             Action::Send(message) => {
+                self.tell_starts();
                 self.outgoing.push(v1::WorkerEvent { kind: Some(convert::to_server(message)) });
             }
             Action::SendRecord(id) => match self.spool.read(id) {
@@ -361,15 +369,31 @@ impl Agent {
         if let Err(error) = self.spool.flush() {
             tracing::error!(%error, "cannot write the spool; results are kept in memory");
         }
-        let Some(stream) = &self.stream else {
-            self.outgoing.clear();
+        if self.stream.is_none() {
+            self.forget_outgoing();
+        }
+        if !self.wait_for_company().is_zero() {
             return;
-        };
-        if !self.outgoing.is_empty() && self.wait_for_company().is_zero() {
+        }
+        self.tell_starts();
+        if let Some(stream) = self.stream.as_ref().filter(|_| !self.outgoing.is_empty()) {
             let events = std::mem::take(&mut self.outgoing);
             _ = stream.outgoing.send(v1::WorkerMessage { events });
             self.last_sent = Instant::now();
         }
+    }
+
+    fn tell_starts(&mut self) {
+        for (execution, at) in std::mem::take(&mut self.starts) {
+            let started = convert::to_server(FromWorker::Started { execution, at });
+            self.outgoing.push(v1::WorkerEvent { kind: Some(started) });
+        }
+    }
+
+    /// The session says again what must be said when there is a new stream.
+    fn forget_outgoing(&mut self) {
+        self.outgoing.clear();
+        self.starts.clear();
     }
 
     fn wait_for_company(&self) -> Duration {

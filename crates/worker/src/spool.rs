@@ -104,7 +104,7 @@ impl Spool {
         let at = written + self.buffer.len() as u64 + HEADER as u64;
         self.buffer.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
         self.buffer.extend_from_slice(&id.0.to_le_bytes());
-        self.buffer.extend_from_slice(&event.encode_to_vec());
+        event.encode_raw(&mut self.buffer);
         self.places.insert(id, Place { segment, at, length, log_bytes });
         if let Some(segment) = self.segments.get_mut(&segment) {
             segment.owed += 1;
@@ -129,16 +129,16 @@ impl Spool {
 
     /// A record as it is sent.
     pub fn read(&mut self, id: RecordId) -> io::Result<v1::WorkerEvent> {
-        let written = |place: &Place| self.segments.get(&place.segment).is_some_and(|s| place.at < s.length);
-        let place = self.places.get(&id).ok_or(io::ErrorKind::NotFound)?;
-        if let Some(event) = self.fresh.get(&id) {
-            let event = event.clone();
-            if written(place) {
-                self.fresh.remove(&id);
-            }
+        if let Some(event) = self.fresh.remove(&id) {
             return Ok(event);
         }
+        let place = self.places.get(&id).ok_or(io::ErrorKind::NotFound)?;
         let segment = self.segments.get(&place.segment).ok_or(io::ErrorKind::NotFound)?;
+        if place.at >= segment.length {
+            let from = (place.at - segment.length) as usize;
+            let bytes = self.buffer.get(from..from + place.length).ok_or(io::ErrorKind::UnexpectedEof)?;
+            return v1::WorkerEvent::decode(bytes).map_err(io::Error::other);
+        }
         let mut bytes = vec![0; place.length];
         segment.file.read_exact_at(&mut bytes, place.at)?;
         v1::WorkerEvent::decode(&bytes[..]).map_err(io::Error::other)

@@ -1,12 +1,15 @@
 //! The rows that one turn of the brain wants written.
 
 use crate::{
+    id::JobId,
     job::Job,
     spec::JobSpec,
+    state::Run,
     time::Time,
     token::{Hash, WorkerToken},
     worker::WorkerRecord,
 };
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// One final row for everything that changed, however often it changed in between.
@@ -17,6 +20,10 @@ pub struct Batch {
     /// The brain's time. It never runs backwards, not even over a restart.
     pub now: Time,
     pub jobs: Vec<JobWrite>,
+    /// Jobs that were given to workers and whose rows are left as they are: most change again within milliseconds.
+    pub placements: Vec<Placement>,
+    /// Batches whose placements are all in rows by now and need not be kept.
+    pub settled: Vec<BatchId>,
     pub workers: Vec<WorkerRecord>,
     pub tokens: Vec<WorkerToken>,
     pub dropped_tokens: Vec<Hash>,
@@ -33,9 +40,26 @@ pub struct JobWrite {
     pub result: Option<Arc<[u8]>>,
 }
 
+/// A pending job went to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    pub job: JobId,
+    pub run: Run,
+    pub at: Time,
+}
+
+/// Names a batch for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BatchId {
+    pub epoch: u64,
+    pub number: u64,
+}
+
 impl Batch {
     pub fn is_empty(&self) -> bool {
         self.jobs.is_empty()
+            && self.placements.is_empty()
+            && self.settled.is_empty()
             && self.workers.is_empty()
             && self.tokens.is_empty()
             && self.dropped_tokens.is_empty()

@@ -8,18 +8,19 @@ mod batch;
 mod fleet;
 mod input;
 mod pages;
+mod placements;
 mod ready;
 mod timers;
 
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, JobWrite};
+pub use batch::{Batch, BatchId, JobWrite, Placement};
 pub use fleet::WorkerView;
 pub use input::{Answer, Bound, Caller, Connection, Effect, Input, NewJob, Refusal, Registration, Report};
 
 use crate::{
-    id::{ExecutionId, JobId, WorkerId},
+    id::{ExecutionId, IdMap, JobId, WorkerId},
     job::{ClassId, Execution, Job, Progress},
     protocol::{Finished, Hello, StopReason},
     spec::Priority,
@@ -30,6 +31,7 @@ use crate::{
 };
 use fleet::Fleet;
 use pages::Reads;
+use placements::Placements;
 use ready::Ready;
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -90,12 +92,13 @@ pub struct Brain {
     executions_made: u64,
     batch: u64,
 
-    jobs: HashMap<JobId, Entry>,
-    executions: HashMap<ExecutionId, JobId>,
+    jobs: IdMap<JobId, Entry>,
+    executions: IdMap<ExecutionId, JobId>,
     ready: Ready,
     timers: Timers,
     fleet: Fleet,
     tokens: HashMap<Hash, WorkerToken>,
+    placements: Placements,
 
     dirty_jobs: Vec<JobId>,
     dirty_workers: BTreeSet<WorkerId>,
@@ -115,6 +118,8 @@ struct Entry {
     job: Job,
     /// The batch of its last change.
     batch: u64,
+    /// The batch that gave it to its worker, while that is not in its row.
+    placed: Option<u64>,
     spec: Option<Arc<crate::spec::JobSpec>>,
     result: Option<Arc<[u8]>>,
 }
@@ -122,7 +127,7 @@ struct Entry {
 impl Entry {
     /// A job as the store has it.
     fn stored(job: Job) -> Self {
-        Self { job, batch: 0, spec: None, result: None }
+        Self { job, batch: 0, placed: None, spec: None, result: None }
     }
 }
 
@@ -133,6 +138,9 @@ pub struct Loaded {
     pub last: Time,
     pub parked_until: Option<Time>,
     pub active: Vec<Job>,
+    /// Placements that may not be in rows yet, with those rows, and the batches that held them.
+    pub placed: Vec<(Placement, Job)>,
+    pub placed_in: Vec<BatchId>,
     pub workers: Vec<WorkerRecord>,
     pub tokens: Vec<WorkerToken>,
     pub lanes: Vec<(ClassId, Priority)>,
@@ -151,10 +159,11 @@ impl Brain {
             seq: last_seq_of(loaded.last),
             executions_made: 0,
             batch: 1,
-            jobs: HashMap::new(),
-            executions: HashMap::new(),
+            jobs: IdMap::default(),
+            executions: IdMap::default(),
             fleet: Fleet::default(),
             tokens: loaded.tokens.into_iter().map(|token| (token.hash, token)).collect(),
+            placements: Placements::default(),
             dirty_jobs: Vec::new(),
             dirty_workers: BTreeSet::new(),
             gone_workers: Vec::new(),
@@ -175,6 +184,10 @@ impl Brain {
         for job in loaded.active {
             brain.take_back(job);
         }
+        for (placement, job) in loaded.placed {
+            brain.take_back_placed(placement, job);
+        }
+        brain.placements.inherited(loaded.placed_in);
         for (class, priority) in loaded.lanes {
             let wanted = brain.ready.expect(class, priority);
             brain.read_ready(wanted);
@@ -256,7 +269,8 @@ impl Brain {
     /// When the brain must be woken although nothing reaches it.
     pub fn next_wake(&self) -> (Option<Time>, Option<Elapsed>) {
         let expiry = self.fleet.next_expiry(self.config.lease_grace);
-        (self.timers.next(), expiry.map(|at| at.min(self.elapsed + LEASE_WATCH)))
+        let lease = expiry.map(|at| at.min(self.elapsed + LEASE_WATCH));
+        (self.timers.next(), lease.into_iter().chain(self.placements.next_wake()).min())
     }
 
     // ---- the turn -----------------------------------------------------------------------------------------------
@@ -330,6 +344,7 @@ impl Brain {
             self.expire_leases();
         }
         self.forget_old_tokens();
+        self.write_late_placements();
         self.place();
         self.ask_for_more();
         (self.take_batch(), std::mem::take(&mut self.effects))
@@ -365,6 +380,7 @@ impl Brain {
                 batch.jobs.push(JobWrite { job: entry.job.clone(), spec, result });
             }
         }
+        (batch.placements, batch.settled) = self.placements.take(self.batch, self.elapsed);
         let changed = std::mem::take(&mut self.dirty_workers);
         let workers = changed.iter().filter_map(|id| self.fleet.get(*id)).map(|worker| worker.record.clone());
         // One that went and came back is there.
@@ -407,7 +423,7 @@ impl Brain {
             };
             let seq = self.next_seq();
             let job = Job::new(id, &spec, state, seq, self.now);
-            self.jobs.insert(id, Entry { job, batch: 0, spec: Some(spec), result: None });
+            self.jobs.insert(id, Entry { spec: Some(spec), ..Entry::stored(job) });
             self.index(id);
             self.mark(id);
         }
@@ -454,8 +470,23 @@ impl Brain {
             entry.job.seq = seq.filter(|_| matches!(entry.job.state, State::Pending { .. })).unwrap_or(entry.job.seq);
         }
         self.index(id);
-        self.mark(id);
+        match event {
+            Event::Assign(run) => self.note_placement(id, *run),
+            _ => self.mark(id),
+        }
         Ok(())
+    }
+
+    /// A job whose row this batch writes anyway needs no other word of its placement.
+    fn note_placement(&mut self, id: JobId, run: Run) {
+        let (number, at) = (self.batch, self.now);
+        if let Some(entry) = self.jobs.get_mut(&id)
+            && entry.batch != number
+        {
+            (entry.batch, entry.placed) = (number, Some(number));
+            self.placements.add(Placement { job: id, run, at });
+        }
+        self.reads.note_change(id, number);
     }
 
     /// Takes a job out of line and off the clock.
@@ -497,6 +528,9 @@ impl Brain {
             && entry.batch != self.batch
         {
             entry.batch = self.batch;
+            if let Some(number) = entry.placed.take() {
+                self.placements.written(BatchId { epoch: self.epoch, number });
+            }
             self.dirty_jobs.push(id);
         }
         self.reads.note_change(id, self.batch);
@@ -543,17 +577,7 @@ impl Brain {
         let Some(entry) = self.jobs.get_mut(&id).filter(|_| bound.is_ok()) else { return false };
         entry.job.attempt += 1;
         let (attempt, needs) = (entry.job.attempt, entry.job.requirements);
-        entry.job.begin(Execution {
-            id: execution,
-            worker,
-            attempt,
-            assigned_at: self.now,
-            started_at: None,
-            finished_at: None,
-            outcome: None,
-            progress: None,
-            log_entries: 0,
-        });
+        entry.job.begin(Execution::new(Run { execution, worker }, attempt, self.now));
         self.executions.insert(execution, id);
         self.fleet.update(worker, |worker| worker.hold(execution, &needs));
         self.send_run(id);

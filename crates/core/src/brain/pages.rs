@@ -2,7 +2,7 @@
 
 use super::{Brain, Effect, Entry, ready::Wanted};
 use crate::{
-    id::JobId,
+    id::{IdMap, JobId},
     job::{ClassId, Job},
     spec::Priority,
 };
@@ -22,7 +22,7 @@ pub(super) struct Reads {
     /// The batch that each read under way follows.
     open: HashMap<Source, u64>,
     /// The batch of the last change of each job that changed while some read was under way.
-    changed: HashMap<JobId, u64>,
+    changed: IdMap<JobId, u64>,
     sweep_at: usize,
 }
 

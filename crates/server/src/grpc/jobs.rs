@@ -13,7 +13,7 @@ use hodei_core::{
     job::{Job, Progress},
     protocol::Finished,
     spec::{Invalid, JobSpec, Work},
-    state::{Failure, FailureKind, Outcome},
+    state::{Failure, FailureKind, Outcome, StateKind},
 };
 use hodei_store::Filter;
 use std::sync::Arc;
@@ -215,7 +215,13 @@ impl Service {
 
 pub(super) async fn find(engine: &Engine, id: JobId) -> Result<Job, Status> {
     let found = engine.shared().store.jobs(vec![id]).await.map_err(unreadable)?;
-    found.into_iter().next().ok_or_else(|| Status::not_found(format!("there is no job {id}")))
+    let job = found.into_iter().next().ok_or_else(|| Status::not_found(format!("there is no job {id}")))?;
+    if job.state.kind() != StateKind::Pending {
+        return Ok(job);
+    }
+    // Its row may be behind.
+    let placed = engine.ask(move |brain| brain.placed(id).cloned()).await.map_err(refused)?;
+    Ok(placed.unwrap_or(job))
 }
 
 /// A job with its payload, its result and the reason why it waits.

@@ -5,7 +5,7 @@ mod read;
 mod tests;
 mod write;
 
-use crate::{Answer, Commit, Filter, Leadership, LogPosition, Store, StoreError, migration};
+use crate::{Answer, Commit, Filter, Leadership, LogPosition, PlacedBatch, Store, StoreError, migration};
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
 use hodei_core::{
     id::{ExecutionId, JobId},
@@ -80,6 +80,10 @@ impl Store for Postgres {
 
     fn active(&self) -> Answer<'_, Vec<Job>> {
         self.read(read::active)
+    }
+
+    fn placements(&self) -> Answer<'_, Vec<PlacedBatch>> {
+        self.read(read::placements)
     }
 
     fn workers(&self) -> Answer<'_, Vec<WorkerRecord>> {

@@ -1,11 +1,12 @@
 //! The reads. Each runs on a connection of the pool, beside the writer.
 
 use crate::{
-    Filter, LogPosition, StoreError, newest_first,
+    Filter, LogPosition, PlacedBatch, StoreError, newest_first,
     record::{decode, priority_number, priority_of, signed, state_number, unsigned},
 };
 use deadpool_postgres::Object;
 use hodei_core::{
+    brain::BatchId,
     id::{ExecutionId, JobId},
     job::{ClassId, Job},
     protocol::LogChunk,
@@ -48,6 +49,15 @@ pub const ONE_STATE: &str = "
 
 pub async fn active(client: Object) -> Result<Vec<Job>, StoreError> {
     records(&client, ACTIVE, &[]).await
+}
+
+pub async fn placements(client: Object) -> Result<Vec<PlacedBatch>, StoreError> {
+    let sql = "SELECT epoch, batch, record FROM placements ORDER BY epoch, batch";
+    let batch = |row: &Row| {
+        let id = BatchId { epoch: unsigned(row.try_get(0)?), number: unsigned(row.try_get(1)?) };
+        Ok(PlacedBatch { id, placements: decode(row.try_get(2)?)? })
+    };
+    client.query(sql, &[]).await?.iter().map(batch).collect()
 }
 
 pub async fn workers(client: Object) -> Result<Vec<WorkerRecord>, StoreError> {

@@ -3,7 +3,7 @@
 use super::{Session, bounded};
 use crate::{
     Commit, Leadership, StoreError,
-    record::{JobColumns, encode, is_terminated, signed, unsigned},
+    record::{JobColumns, encode, encode_compact, is_terminated, signed, unsigned},
 };
 use futures::future::{BoxFuture, join_all};
 use hodei_core::{
@@ -137,9 +137,18 @@ impl WriterSession {
             pipeline.send(Table::NewJobs, &statements.insert_jobs, rows.new_jobs.piece(piece));
         }
         for piece in pieces(&rows.known_jobs.records) {
-            let mut columns = rows.known_jobs.piece(piece);
-            columns.truncate(UPDATED_COLUMNS);
-            pipeline.send(Table::KnownJobs, &statements.update_jobs, columns);
+            pipeline.send(Table::KnownJobs, &statements.update_jobs, rows.known_jobs.changing(piece));
+        }
+        if let Some(record) = &rows.placements {
+            pipeline.send(
+                Table::Other,
+                &statements.place,
+                vec![Box::new(rows.epoch), Box::new(rows.batch), Box::new(record)],
+            );
+        }
+        if !rows.settled.0.is_empty() {
+            let (epochs, batches) = (&rows.settled.0, &rows.settled.1);
+            pipeline.send(Table::Other, &statements.settle, vec![Box::new(epochs), Box::new(batches)]);
         }
         pipeline.send_blobs(&statements.insert_specs, &rows.specs);
         pipeline.send_blobs(&statements.put_results, &rows.results);
@@ -174,6 +183,8 @@ struct Statements {
     odd_rows: Statement,
     insert_specs: Statement,
     put_results: Statement,
+    place: Statement,
+    settle: Statement,
     put_workers: Statement,
     put_tokens: Statement,
     drop_tokens: Statement,
@@ -189,6 +200,8 @@ impl Statements {
             odd_rows: client.prepare(ODD_ROWS).await?,
             insert_specs: client.prepare(INSERT_SPECS).await?,
             put_results: client.prepare(PUT_RESULTS).await?,
+            place: client.prepare(PLACE).await?,
+            settle: client.prepare(SETTLE).await?,
             put_workers: client.prepare(PUT_WORKERS).await?,
             put_tokens: client.prepare(PUT_TOKENS).await?,
             drop_tokens: client.prepare(DROP_TOKENS).await?,
@@ -206,13 +219,17 @@ const INSERT_JOBS: &str = "
     SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::bigint[], $5::smallint[], $6::bigint[],
                          $7::bigint[], $8::bytea[], $9::bigint[])
     ON CONFLICT DO NOTHING";
+// What a job is never changes; where it stands does.
 const UPDATE_JOBS: &str = "
     UPDATE jobs
-    SET state = w.state, queue = w.queue, class = w.class, priority = w.priority, seq = w.seq, due_at = w.due_at,
-        record = w.record
-    FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::bigint[], $5::smallint[], $6::bigint[], $7::bigint[],
-                $8::bytea[]) AS w (id, state, queue, class, priority, seq, due_at, record)
+    SET state = w.state, seq = w.seq, due_at = w.due_at, record = w.record
+    FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::bigint[], $5::bytea[])
+        AS w (id, state, seq, due_at, record)
     WHERE jobs.id = w.id";
+const PLACE: &str = "INSERT INTO placements (epoch, batch, record) VALUES ($1, $2, $3)";
+const SETTLE: &str = "
+    DELETE FROM placements USING unnest($1::bigint[], $2::bigint[]) AS s (epoch, batch)
+    WHERE placements.epoch = s.epoch AND placements.batch = s.batch";
 const ODD_ROWS: &str = "
     SELECT w.id FROM unnest($1::uuid[], $2::bytea[]) AS w (id, record) LEFT JOIN jobs ON jobs.id = w.id
     WHERE jobs.record IS DISTINCT FROM w.record";
@@ -232,9 +249,6 @@ const INSERT_LOGS: &str = "
     INSERT INTO log_chunks (job_id, execution_id, first, count, data)
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[], $5::bytea[])
     ON CONFLICT DO NOTHING";
-
-/// The updated columns come first in a piece of job rows; the rest never changes.
-const UPDATED_COLUMNS: usize = 8;
 
 type Params<'a> = Vec<Box<dyn ToSql + Sync + Send + 'a>>;
 
@@ -307,6 +321,7 @@ fn pieces<'a>(blobs: &'a [&[u8]]) -> impl Iterator<Item = Range<usize>> + use<'a
 struct CommitBlobs {
     new_jobs: Blobs,
     known_jobs: Blobs,
+    placements: Vec<u8>,
     specs: Blobs,
     workers: Blobs,
     tokens: Blobs,
@@ -315,12 +330,15 @@ struct CommitBlobs {
 impl CommitBlobs {
     fn encode(commit: &Commit) -> Result<Self, StoreError> {
         let batch = &commit.batch;
+        let mut placements = Vec::new();
+        encode_compact(&batch.placements, &mut placements)?;
         Ok(Self {
-            new_jobs: Blobs::encode(new_jobs(batch).map(|write| &write.job))?,
-            known_jobs: Blobs::encode(known_jobs(batch).map(|write| &write.job))?,
-            specs: Blobs::encode(new_jobs(batch).filter_map(|write| write.spec.as_deref()))?,
-            workers: Blobs::encode(&batch.workers)?,
-            tokens: Blobs::encode(&batch.tokens)?,
+            placements,
+            new_jobs: Blobs::of(new_jobs(batch).map(|write| &write.job), encode_compact)?,
+            known_jobs: Blobs::of(known_jobs(batch).map(|write| &write.job), encode_compact)?,
+            specs: Blobs::of(new_jobs(batch).filter_map(|write| write.spec.as_deref()), encode)?,
+            workers: Blobs::of(&batch.workers, encode)?,
+            tokens: Blobs::of(&batch.tokens, encode)?,
         })
     }
 }
@@ -341,7 +359,10 @@ struct Blobs {
 }
 
 impl Blobs {
-    fn encode<'v, T: Serialize + 'v>(values: impl IntoIterator<Item = &'v T>) -> Result<Self, StoreError> {
+    fn of<'v, T: Serialize + 'v>(
+        values: impl IntoIterator<Item = &'v T>,
+        encode: impl Fn(&T, &mut Vec<u8>) -> Result<(), StoreError>,
+    ) -> Result<Self, StoreError> {
         let mut blobs = Self::default();
         for value in values {
             encode(value, &mut blobs.bytes)?;
@@ -358,6 +379,11 @@ impl Blobs {
 
 /// A commit as columns.
 struct CommitRows<'a> {
+    epoch: i64,
+    batch: i64,
+    placements: Option<&'a [u8]>,
+    /// Epochs and numbers of batches.
+    settled: (Vec<i64>, Vec<i64>),
     new_jobs: JobRows<'a>,
     known_jobs: JobRows<'a>,
     specs: BlobRows<'a, Uuid>,
@@ -373,7 +399,12 @@ impl<'a> CommitRows<'a> {
         let batch = &commit.batch;
         let results = batch.jobs.iter().filter_map(|write| Some((write.job.id.0, write.result.as_deref()?)));
         let (result_ids, results) = results.unzip();
+        let settled = batch.settled.iter().map(|id| (signed(id.epoch), signed(id.number)));
         Self {
+            epoch: signed(commit.epoch),
+            batch: signed(batch.number),
+            placements: (!batch.placements.is_empty()).then_some(&blobs.placements[..]),
+            settled: settled.unzip(),
             new_jobs: JobRows::new(new_jobs(batch), &blobs.new_jobs),
             known_jobs: JobRows::new(known_jobs(batch), &blobs.known_jobs),
             specs: BlobRows {
@@ -433,6 +464,16 @@ impl<'a> JobRows<'a> {
             Box::new(&self.due_ats[piece.clone()]),
             Box::new(&self.records[piece.clone()]),
             Box::new(&self.created_ats[piece]),
+        ]
+    }
+
+    fn changing(&self, piece: Range<usize>) -> Params<'_> {
+        vec![
+            Box::new(&self.ids[piece.clone()]),
+            Box::new(&self.states[piece.clone()]),
+            Box::new(&self.seqs[piece.clone()]),
+            Box::new(&self.due_ats[piece.clone()]),
+            Box::new(&self.records[piece]),
         ]
     }
 }

@@ -7,7 +7,7 @@ mod read;
 mod tests;
 mod write;
 
-use crate::{Answer, Commit, Filter, Leadership, LogPosition, Store, StoreError, migration};
+use crate::{Answer, Commit, Filter, Leadership, LogPosition, PlacedBatch, Store, StoreError, migration};
 use hodei_core::{
     id::{ExecutionId, JobId},
     job::{ClassId, Job},
@@ -61,6 +61,10 @@ impl Store for Sqlite {
 
     fn active(&self) -> Answer<'_, Vec<Job>> {
         self.read(read::active)
+    }
+
+    fn placements(&self) -> Answer<'_, Vec<PlacedBatch>> {
+        self.read(read::placements)
     }
 
     fn workers(&self) -> Answer<'_, Vec<WorkerRecord>> {

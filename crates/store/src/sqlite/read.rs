@@ -2,10 +2,11 @@
 
 use super::open_connection;
 use crate::{
-    Filter, LogPosition, StoreError, newest_first,
+    Filter, LogPosition, PlacedBatch, StoreError, newest_first,
     record::{decode, priority_number, priority_of, signed, state_number, unsigned},
 };
 use hodei_core::{
+    brain::BatchId,
     id::{ExecutionId, JobId},
     job::{ClassId, Job},
     protocol::LogChunk,
@@ -96,6 +97,17 @@ pub fn active(connection: &Connection) -> Result<Vec<Job>, StoreError> {
         jobs.extend(records::<Job>(connection, ACTIVE, (state_number(kind),))?);
     }
     Ok(jobs)
+}
+
+pub fn placements(connection: &Connection) -> Result<Vec<PlacedBatch>, StoreError> {
+    let mut statement = connection.prepare("SELECT epoch, batch, record FROM placements ORDER BY epoch, batch")?;
+    let mut rows = statement.query(())?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let id = BatchId { epoch: unsigned(row.get(0)?), number: unsigned(row.get(1)?) };
+        found.push(PlacedBatch { id, placements: decode(blob(row, 2)?)? });
+    }
+    Ok(found)
 }
 
 pub fn workers(connection: &Connection) -> Result<Vec<WorkerRecord>, StoreError> {

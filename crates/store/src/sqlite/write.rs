@@ -3,7 +3,7 @@
 use super::checkpoint::Checkpointer;
 use crate::{
     Commit, Leadership, StoreError,
-    record::{JobColumns, encode, is_terminated, signed, unsigned},
+    record::{JobColumns, encode, encode_compact, is_terminated, signed, unsigned},
 };
 use hodei_core::{
     brain::{Batch, JobWrite},
@@ -126,6 +126,7 @@ impl Writer {
             return Ok(());
         }
         write_jobs(&transaction, &commit.batch.jobs, &mut self.buffer)?;
+        write_placements(&transaction, commit, &mut self.buffer)?;
         write_workers(&transaction, &commit.batch.workers, &mut self.buffer)?;
         write_tokens(&transaction, &commit.batch.tokens, &mut self.buffer)?;
         drop_tokens(&transaction, &commit.batch.dropped_tokens)?;
@@ -165,9 +166,9 @@ fn note_turn(transaction: &Transaction, batch: &Batch) -> Result<(), StoreError>
 const INSERT_JOB: &str = "
     INSERT INTO jobs (id, state, queue, class, priority, seq, due_at, created_at, record)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING";
+// What a job is never changes; where it stands does.
 const UPDATE_JOB: &str = "
-    UPDATE jobs SET state = ?2, queue = ?3, class = ?4, priority = ?5, seq = ?6, due_at = ?7, record = ?8
-    WHERE id = ?1";
+    UPDATE jobs SET state = ?2, seq = ?3, due_at = ?4, record = ?5 WHERE id = ?1";
 const INSERT_SPEC: &str = "INSERT INTO job_specs (id, spec) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
 const PUT_RESULT: &str = "
     INSERT INTO job_results (id, result) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET result = excluded.result";
@@ -224,22 +225,13 @@ impl<'a> JobStatements<'a> {
 
     fn update(&mut self, write: &JobWrite, buffer: &mut Vec<u8>) -> Result<usize, StoreError> {
         let job = columns_and_record(write, buffer)?;
-        Ok(self.update.execute(params![
-            job.id,
-            job.state,
-            job.queue,
-            job.class,
-            job.priority,
-            job.seq,
-            job.due_at,
-            *buffer
-        ])?)
+        Ok(self.update.execute(params![job.id, job.state, job.seq, job.due_at, *buffer])?)
     }
 }
 
 fn columns_and_record<'a>(write: &'a JobWrite, buffer: &mut Vec<u8>) -> Result<JobColumns<'a>, StoreError> {
     buffer.clear();
-    encode(&write.job, buffer)?;
+    encode_compact(&write.job, buffer)?;
     Ok(JobColumns::of(&write.job))
 }
 
@@ -255,6 +247,21 @@ fn write_jobs(transaction: &Transaction, jobs: &[JobWrite], buffer: &mut Vec<u8>
     }
     let mut statements = JobStatements::prepare(transaction)?;
     jobs.iter().try_for_each(|write| statements.write(write, buffer))
+}
+
+fn write_placements(transaction: &Transaction, commit: &Commit, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
+    let batch = &commit.batch;
+    if !batch.placements.is_empty() {
+        buffer.clear();
+        encode_compact(&batch.placements, buffer)?;
+        let sql = "INSERT INTO placements (epoch, batch, record) VALUES (?1, ?2, ?3)";
+        transaction.prepare_cached(sql)?.execute((signed(commit.epoch), signed(batch.number), &**buffer))?;
+    }
+    for id in &batch.settled {
+        let sql = "DELETE FROM placements WHERE epoch = ?1 AND batch = ?2";
+        transaction.prepare_cached(sql)?.execute((signed(id.epoch), signed(id.number)))?;
+    }
+    Ok(())
 }
 
 fn write_workers(transaction: &Transaction, workers: &[WorkerRecord], buffer: &mut Vec<u8>) -> Result<(), StoreError> {

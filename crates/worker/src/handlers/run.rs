@@ -8,7 +8,7 @@ use crate::{
 use futures::future::FutureExt;
 use hodei_api::convert::MAX_RESULT;
 use hodei_core::{
-    id::ExecutionId,
+    id::{ExecutionId, IdMap},
     protocol::{Assignment, Finished, StopReason},
     spec::Timeouts,
     state::{Failure, FailureKind, Outcome},
@@ -17,7 +17,6 @@ use hodei_core::{
 use serde_json::Value;
 use std::{
     any::Any,
-    collections::HashMap,
     future::Future,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -29,7 +28,7 @@ use tokio::{
 };
 
 /// What runs. Each can be told to stop.
-type Running = Arc<Mutex<HashMap<ExecutionId, Task>>>;
+type Running = Arc<Mutex<IdMap<ExecutionId, Task>>>;
 
 /// The tasks of one agent.
 #[derive(Debug)]
@@ -110,7 +109,7 @@ impl Tasks {
     }
 }
 
-fn lock(running: &Running) -> MutexGuard<'_, HashMap<ExecutionId, Task>> {
+fn lock(running: &Running) -> MutexGuard<'_, IdMap<ExecutionId, Task>> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

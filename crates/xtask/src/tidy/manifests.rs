@@ -21,7 +21,7 @@ const LAYERS: [(&str, &[&str]); 9] = [
     ("hodei-sdk", &["hodei-api", "hodei-worker"]),
     ("hodei-server", &["hodei-core", "hodei-api", "hodei-store"]),
     ("hodei", &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server", "hodei-sdk"]),
-    ("hodei-bench", &["hodei-api"]),
+    ("hodei-bench", &["hodei-api", "hodei-sdk"]),
     ("xtask", &[]),
 ];
 

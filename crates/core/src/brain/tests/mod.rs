@@ -135,7 +135,8 @@ impl Rig {
     }
 
     fn job(&self, id: JobId) -> Job {
-        self.server.store.jobs[&id].clone()
+        let row = || &self.server.store.jobs[&id];
+        self.server.brain.placed(id).unwrap_or_else(row).clone()
     }
 
     fn state(&self, id: JobId) -> StateKind {

@@ -14,6 +14,7 @@ pub(super) struct Store {
     parked_until: Option<Time>,
     ready: BTreeMap<(ClassId, Priority, u64), JobId>,
     due: BTreeSet<(Time, JobId)>,
+    placements: BTreeMap<BatchId, Vec<Placement>>,
 }
 
 impl Store {
@@ -25,6 +26,13 @@ impl Store {
             let known = self.jobs.contains_key(&write.job.id);
             assert_eq!(write.spec.is_some(), !known, "the payload comes with the first write and with no other");
             self.put(&write.job);
+        }
+        if !batch.placements.is_empty() {
+            let id = BatchId { epoch: self.epoch, number: batch.number };
+            self.placements.insert(id, batch.placements.clone());
+        }
+        for id in &batch.settled {
+            assert!(self.placements.remove(id).is_some(), "what is settled was kept");
         }
         for worker in &batch.workers {
             self.workers.insert(worker.id, worker.clone());
@@ -48,12 +56,30 @@ impl Store {
         self.due.extend(due(job));
     }
 
+    /// A job as the next leader will see it: its row, and the placement that the row may be behind of.
+    pub fn latest(&self, id: JobId) -> Option<Job> {
+        let mut job = self.jobs.get(&id)?.clone();
+        let placed = self.placements.values().flatten().rfind(|placement| placement.job == id);
+        if let Some(Placement { run, at, .. }) = placed.copied()
+            && job.executions.last().is_none_or(|last| last.id < run.execution)
+        {
+            job.state = job.state.next(&Event::Assign(run), at).expect("it was pending");
+            job.attempt += 1;
+            job.begin(Execution::new(run, job.attempt, at));
+        }
+        Some(job)
+    }
+
     pub fn load(&mut self) -> Loaded {
         self.epoch += 1;
         let lanes: BTreeSet<_> = self.ready.keys().map(|(class, priority, _)| (*class, *priority)).collect();
         let mut active: Vec<Job> = self.jobs.values().filter(|job| job.state.kind().is_active()).cloned().collect();
         active.sort_by_key(|job| job.id);
+        let placed = self.placements.values().flatten();
+        let placed: BTreeMap<JobId, Placement> = placed.map(|placement| (placement.job, *placement)).collect();
         Loaded {
+            placed: placed.into_values().map(|placement| (placement, self.jobs[&placement.job].clone())).collect(),
+            placed_in: self.placements.keys().copied().collect(),
             epoch: self.epoch,
             last: self.last,
             parked_until: self.parked_until,

@@ -290,7 +290,8 @@ impl World {
     /// What was not durable never happened.
     fn restart(&mut self) {
         self.server.restart();
-        self.truth = self.server.store.jobs.iter().map(|(id, job)| (*id, job.clone())).collect();
+        let store = &self.server.store;
+        self.truth = store.jobs.keys().filter_map(|id| Some((*id, store.latest(*id)?))).collect();
         for agent in 0..self.agents.len() {
             self.agents[agent].up.clear();
             self.break_link(agent);

@@ -6,8 +6,9 @@ impl World {
     /// After a turn, whose batch is not durable yet.
     pub(super) fn check_turn(&mut self, batch: &Batch) {
         let mut assigned = Vec::new();
-        for write in &batch.jobs {
-            let job = &write.job;
+        let placed = batch.placements.iter().map(|placement| self.server.brain.placed(placement.job));
+        let placed: Vec<Job> = placed.map(|job| job.expect("it was placed just now").clone()).collect();
+        for job in batch.jobs.iter().map(|write| &write.job).chain(&placed) {
             let before = self.truth.insert(job.id, job.clone());
             self.check_job(before.as_ref(), job);
             let run = job.state.run().copied();
@@ -103,7 +104,7 @@ impl World {
             if entry.batch > self.server.committed {
                 continue;
             }
-            assert_eq!(self.server.store.jobs.get(id), Some(&entry.job), "memory and store disagree");
+            assert_eq!(self.server.store.latest(*id).as_ref(), Some(&entry.job), "memory and store disagree");
             let reason = brain.stays(&entry.job) || brain.leaving.contains(id);
             assert!(reason, "nothing holds it in memory: {:?}", entry.job);
         }

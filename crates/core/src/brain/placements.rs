@@ -1,0 +1,104 @@
+//! Placements whose rows have not been written: they are kept in one record a batch until the jobs change again.
+//!
+//! A job that waited in the queue is given to a worker, starts and often ends within milliseconds. Its row is written with
+//! the last of what one commit brings, so a short job costs one write and not two. The record is as durable as a row:
+//! whoever loads applies it to the rows that are behind it.
+
+use super::{Brain, Entry, batch::BatchId, batch::Placement};
+use crate::{
+    id::JobId,
+    job::{Execution, Job},
+    state::Event,
+    time::{Elapsed, Millis},
+};
+use std::collections::BTreeMap;
+
+/// A row is at most this far behind. Listings read rows.
+const LAG: Millis = Millis(100);
+
+#[derive(Debug, Default)]
+pub(super) struct Placements {
+    /// Those of the batch that is being made.
+    new: Vec<Placement>,
+    /// Those of earlier batches that are not all in rows, by the batch's number.
+    open: BTreeMap<u64, Open>,
+    settled: Vec<BatchId>,
+}
+
+#[derive(Debug)]
+struct Open {
+    since: Elapsed,
+    jobs: Vec<JobId>,
+    left: usize,
+}
+
+impl Placements {
+    pub fn next_wake(&self) -> Option<Elapsed> {
+        self.open.first_key_value().map(|(_, open)| open.since + LAG)
+    }
+
+    pub fn add(&mut self, placement: Placement) {
+        self.new.push(placement);
+    }
+
+    /// Hands out what the batch with this number must hold.
+    pub fn take(&mut self, batch: u64, now: Elapsed) -> (Vec<Placement>, Vec<BatchId>) {
+        let new = std::mem::take(&mut self.new);
+        if !new.is_empty() {
+            let jobs: Vec<JobId> = new.iter().map(|placement| placement.job).collect();
+            self.open.insert(batch, Open { since: now, left: jobs.len(), jobs });
+        }
+        (new, std::mem::take(&mut self.settled))
+    }
+
+    /// The row of a job that was placed in this batch is being written.
+    pub fn written(&mut self, id: BatchId) {
+        let Some(open) = self.open.get_mut(&id.number) else { return };
+        open.left -= 1;
+        if open.left == 0 {
+            self.open.remove(&id.number);
+            self.settled.push(id);
+        }
+    }
+
+    /// What earlier leaders left is in rows with the next batch.
+    pub fn inherited(&mut self, batches: Vec<BatchId>) {
+        self.settled.extend(batches);
+    }
+
+    fn late(&self, now: Elapsed) -> Option<(u64, Vec<JobId>)> {
+        let (number, open) = self.open.first_key_value()?;
+        (now >= open.since + LAG).then(|| (*number, open.jobs.clone()))
+    }
+}
+
+impl Brain {
+    /// Writes the rows of jobs that were placed a while ago and have not changed since.
+    pub(super) fn write_late_placements(&mut self) {
+        while let Some((number, jobs)) = self.placements.late(self.elapsed) {
+            for id in jobs {
+                if self.jobs.get(&id).is_some_and(|entry| entry.placed == Some(number)) {
+                    self.mark(id);
+                }
+            }
+        }
+    }
+
+    /// A job that an earlier leader placed: its row says so unless it is behind.
+    pub(super) fn take_back_placed(&mut self, placement: Placement, mut job: Job) {
+        let Placement { run, at, .. } = placement;
+        let is_behind = job.executions.last().is_none_or(|last| last.id < run.execution);
+        let Some(state) = is_behind.then(|| job.state.next(&Event::Assign(run), at).ok()).flatten() else { return };
+        job.state = state;
+        job.attempt += 1;
+        job.begin(Execution::new(run, job.attempt, at));
+        let id = job.id;
+        self.take_back(job);
+        self.mark(id);
+    }
+
+    /// The job as it is, when its row is behind.
+    pub fn placed(&self, id: JobId) -> Option<&Job> {
+        self.jobs.get(&id).filter(|entry| entry.placed.is_some()).map(|Entry { job, .. }| job)
+    }
+}
