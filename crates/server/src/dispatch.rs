@@ -4,8 +4,7 @@ use hodei_api::{convert, v1};
 use hodei_core::{
     brain::Connection,
     id::{ExecutionId, IdMap, JobId},
-    protocol::{Assignment, ToWorker},
-    spec::JobSpec,
+    protocol::ToWorker,
 };
 use hodei_store::Store;
 use std::{
@@ -60,33 +59,33 @@ pub type Parcels = Vec<(Connection, Parcel)>;
 
 /// Payloads of jobs that came in lately and have not been sent yet.
 const CACHE_BYTES: usize = 32 << 20;
-/// About what a spec takes besides its payload.
-const SPEC_BYTES: usize = 600;
+/// About what the cache takes for each, besides its bytes.
+const ENTRY_BYTES: usize = 64;
 const READ_AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
 pub struct Payloads {
-    specs: IdMap<JobId, Arc<JobSpec>>,
+    by_job: IdMap<JobId, Arc<[u8]>>,
     bytes: usize,
 }
 
 impl Payloads {
-    pub fn put(&mut self, job: JobId, spec: Arc<JobSpec>) {
-        let size = SPEC_BYTES + spec.payload_bytes();
+    pub fn put(&mut self, job: JobId, payload: Arc<[u8]>) {
+        let size = ENTRY_BYTES + payload.len();
         if self.bytes + size <= CACHE_BYTES {
             self.bytes += size;
-            self.specs.insert(job, spec);
+            self.by_job.insert(job, payload);
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.specs.is_empty()
+        self.by_job.is_empty()
     }
 
-    pub fn take(&mut self, job: JobId) -> Option<Arc<JobSpec>> {
-        let spec = self.specs.remove(&job)?;
-        self.bytes -= SPEC_BYTES + spec.payload_bytes();
-        Some(spec)
+    pub fn take(&mut self, job: JobId) -> Option<Arc<[u8]>> {
+        let payload = self.by_job.remove(&job)?;
+        self.bytes -= ENTRY_BYTES + payload.len();
+        Some(payload)
     }
 }
 
@@ -98,17 +97,17 @@ pub async fn run(
     mut parcels: mpsc::UnboundedReceiver<Parcels>,
 ) {
     while let Some(batch) = parcels.recv().await {
-        let mut specs = gather(&*store, &payloads, &batch).await;
+        let mut gathered = gather(&*store, &payloads, &batch).await;
         let mut by_connection: Vec<(Connection, Vec<v1::ServerEvent>)> = Vec::new();
         let mut places: HashMap<Connection, usize> = HashMap::new();
         let mut closing = HashSet::new();
         for (connection, parcel) in batch {
-            let message = match parcel {
-                Parcel::Run { job, execution, attempt } => match specs.remove(&job) {
-                    Some(spec) => ToWorker::Run(vec![Assignment { job, execution, attempt, spec }]),
+            let events = match parcel {
+                Parcel::Run { job, execution, attempt } => match gathered.remove(&job) {
+                    Some(payload) => vec![convert::run(job, execution, attempt, payload)],
                     None => continue,
                 },
-                Parcel::Message(message) => message,
+                Parcel::Message(message) => convert::to_worker(message),
                 Parcel::Close => {
                     closing.insert(connection);
                     continue;
@@ -118,7 +117,7 @@ pub async fn run(
                 by_connection.push((connection, Vec::new()));
                 by_connection.len() - 1
             });
-            by_connection[place].1.extend(convert::to_worker(message));
+            by_connection[place].1.extend(events);
         }
         for (connection, events) in by_connection {
             links.send(connection, events);
@@ -135,24 +134,24 @@ async fn gather(
     store: &dyn Store,
     payloads: &Mutex<Payloads>,
     batch: &[(Connection, Parcel)],
-) -> IdMap<JobId, Arc<JobSpec>> {
-    let mut specs = IdMap::default();
+) -> IdMap<JobId, Arc<[u8]>> {
+    let mut gathered = IdMap::default();
     let mut missing = Vec::new();
     {
         let mut payloads = payloads.lock().unwrap_or_else(PoisonError::into_inner);
         for (_, parcel) in batch {
             if let Parcel::Run { job, .. } = parcel {
                 match payloads.take(*job) {
-                    Some(spec) => _ = specs.insert(*job, spec),
+                    Some(payload) => _ = gathered.insert(*job, payload),
                     None => missing.push(*job),
                 }
             }
         }
     }
     while !missing.is_empty() {
-        match store.specs(missing.clone()).await {
+        match store.payloads(missing.clone()).await {
             Ok(found) => {
-                specs.extend(found.into_iter().map(|(job, spec)| (job, Arc::new(spec))));
+                gathered.extend(found.into_iter().map(|(job, payload)| (job, payload.into())));
                 break;
             }
             Err(error) => {
@@ -161,5 +160,5 @@ async fn gather(
             }
         }
     }
-    specs
+    gathered
 }

@@ -452,7 +452,7 @@ impl Loop {
         match &input {
             Input::Enqueue { jobs, .. } => {
                 let mut payloads = lock(&self.payloads);
-                jobs.iter().for_each(|job| payloads.put(job.id, Arc::clone(&job.spec)));
+                jobs.iter().for_each(|job| payloads.put(job.id, Arc::clone(&job.payload)));
             }
             Input::Report { caller: None, worker, report: Report::Finished(finished) }
                 if !self.is_logged(*worker, finished) =>

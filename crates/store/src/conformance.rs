@@ -53,7 +53,7 @@ pub async fn every_kind_of_row_comes_back(store: Arc<dyn Store>) {
     let jobs: Vec<Job> = all_states().into_iter().enumerate().map(|(i, state)| full_job(i as u64, state)).collect();
     let writes = jobs.iter().map(|job| JobWrite {
         job: job.clone(),
-        spec: Some(Arc::new(full_spec())),
+        payload: Some(payload(3000)),
         result: (job.seq % 2 == 0).then(|| Arc::from(vec![7; job.seq as usize])),
     });
     let batch = Batch {
@@ -66,9 +66,9 @@ pub async fn every_kind_of_row_comes_back(store: Arc<dyn Store>) {
 
     let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
     assert_eq!(by_id(store.jobs(ids.clone()).await.expect("jobs")), by_id(jobs.clone()));
-    let specs = store.specs(ids.clone()).await.expect("specs");
-    assert_eq!(specs.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>(), ids.into_iter().collect());
-    assert!(specs.iter().all(|(_, spec)| *spec == full_spec()));
+    let payloads = store.payloads(ids.clone()).await.expect("payloads");
+    assert_eq!(payloads.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>(), ids.into_iter().collect());
+    assert!(payloads.iter().all(|(_, bytes)| bytes[..] == payload(3000)[..]));
     for job in &jobs {
         let expected = (job.seq % 2 == 0).then(|| vec![7; job.seq as usize]);
         assert_eq!(store.result(job.id).await.expect("result"), expected);
@@ -94,7 +94,7 @@ pub async fn an_empty_store_answers(store: Arc<dyn Store>) {
     assert!(store.due(None, 10).await.expect("due").is_empty());
     assert!(store.jobs(vec![]).await.expect("jobs").is_empty());
     assert!(store.jobs(vec![job_id(1)]).await.expect("jobs").is_empty());
-    assert!(store.specs(vec![job_id(1)]).await.expect("specs").is_empty());
+    assert!(store.payloads(vec![job_id(1)]).await.expect("payloads").is_empty());
     assert!(store.result(job_id(1)).await.expect("result").is_none());
     assert!(store.list(Filter::default(), None, 10).await.expect("list").is_empty());
     assert!(store.logs(job_id(1), LogPosition::START, 10).await.expect("logs").is_empty());
@@ -438,7 +438,7 @@ pub async fn large_commits(store: Arc<dyn Store>) {
     let running = |n: u64| Job { state: State::Running { run: run(n), since: Time(1), cancel: None }, ..pending(n) };
     leader.commit(jobs_batch((0..count).map(|n| known(running(n)))), vec![]).await;
     assert_eq!(store.active().await.expect("active").len() as u64, count);
-    assert_eq!(store.specs((0..count).map(job_id).collect()).await.expect("specs").len() as u64, count);
+    assert_eq!(store.payloads((0..count).map(job_id).collect()).await.expect("payloads").len() as u64, count);
     assert!(store.lanes().await.expect("lanes").is_empty());
 }
 
@@ -521,6 +521,10 @@ fn full_spec() -> JobSpec {
         run_at: Some(Time(i64::MAX)),
         ..JobSpec::new("ü\u{1F600}", Work::Script { interpreter: "sh".into(), content: "exit 0\n".into() })
     }
+}
+
+fn payload(bytes: usize) -> Arc<[u8]> {
+    (0..bytes).map(|n| n as u8).collect()
 }
 
 fn queue_timeout(seconds: u64) -> hodei_core::spec::Timeouts {
@@ -630,12 +634,12 @@ fn token(n: u8) -> WorkerToken {
 
 /// The first write of a job.
 pub(crate) fn new(job: Job) -> JobWrite {
-    JobWrite { job, spec: Some(Arc::new(plain_spec())), result: None }
+    JobWrite { job, payload: Some(payload(60)), result: None }
 }
 
 /// A later write of a job.
 pub(crate) fn known(job: Job) -> JobWrite {
-    JobWrite { job, spec: None, result: None }
+    JobWrite { job, payload: None, result: None }
 }
 
 pub(crate) fn jobs_batch(jobs: impl IntoIterator<Item = JobWrite>) -> Batch {

@@ -18,7 +18,7 @@ use hodei_core::{
     id::{ExecutionId, JobId},
     job::{ClassId, Job},
     protocol::LogChunk,
-    spec::{JobSpec, Priority},
+    spec::Priority,
     state::StateKind,
     time::Time,
     token::WorkerToken,
@@ -61,8 +61,8 @@ pub trait Store: Send + Sync + 'static {
     /// The jobs of these ids that exist, in any order.
     fn jobs(&self, ids: Vec<JobId>) -> Answer<'_, Vec<Job>>;
 
-    /// The payloads of these jobs, in any order.
-    fn specs(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, JobSpec)>>;
+    /// What these jobs were submitted as, in any order.
+    fn payloads(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, Vec<u8>)>>;
 
     fn result(&self, id: JobId) -> Answer<'_, Option<Vec<u8>>>;
 

@@ -91,6 +91,8 @@ pub enum AgentError {
     Executor(#[from] ExecutorError),
     #[error("cannot use the worker's folder {}: {error}", folder.display())]
     Folder { folder: PathBuf, error: io::Error },
+    #[error("the agent died: {0}")]
+    Died(tokio::task::JoinError),
     #[error("another worker agent runs in {}; give this one a folder of its own with --data", .0.display())]
     Taken(PathBuf),
 }
@@ -142,7 +144,9 @@ pub async fn run(mut options: AgentOptions, wishes: watch::Receiver<Wish>) -> Re
         last_sent: Instant::now(),
         ending: None,
     };
-    let outcome = agent.run(received, wishes).await;
+    // Among the other tasks of the runtime, where what it wakes and what wakes it is one queue away. The task that waits
+    // for the whole program is on a thread of its own.
+    let outcome = tokio::spawn(agent.run(received, wishes)).await.unwrap_or_else(|died| Err(AgentError::Died(died)));
     if let Some(executor) = executor {
         executor.shutdown().await;
     }

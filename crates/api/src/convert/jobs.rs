@@ -9,7 +9,8 @@ use hodei_core::{
     state::{FailureKind, Outcome, State, StateKind},
     time::{Millis, Time},
 };
-use std::collections::BTreeMap;
+use prost::Message;
+use std::{collections::BTreeMap, sync::Arc};
 
 const DEFAULT_QUEUE: &str = "default";
 const DEFAULT_INTERPRETER: &str = "/bin/sh";
@@ -27,6 +28,11 @@ pub fn execution_id(text: &str) -> Result<ExecutionId, Invalid> {
 
 pub fn worker_id(text: &str) -> Result<WorkerId, Invalid> {
     text.parse().map_err(|_| Invalid::new("worker_id", format!("'{text}' is not a worker id (a UUID)")))
+}
+
+/// A spec as it is stored and sent to workers: as its submitter wrote it, without any of the defaults.
+pub fn payload_of(spec: &v1::JobSpec) -> Arc<[u8]> {
+    spec.encode_to_vec().into()
 }
 
 pub fn spec_from_wire(spec: v1::JobSpec) -> Result<JobSpec, Invalid> {
@@ -272,14 +278,16 @@ pub fn state_from_wire(number: i32) -> Result<StateKind, Invalid> {
 }
 
 /// A whole job. Without its spec, as in listings, what the job's own row knows stands in for it.
-pub fn job_to_wire(job: &Job, spec: Option<&JobSpec>, result: Option<Vec<u8>>, waiting_reason: String) -> v1::Job {
+pub fn job_to_wire(job: &Job, payload: Option<&[u8]>, result: Option<Vec<u8>>, waiting_reason: String) -> v1::Job {
+    let spec = payload.and_then(|payload| v1::JobSpec::decode(payload).ok());
+    let spec = spec.and_then(|spec| spec_from_wire(spec).ok());
     let delayed_until = match &job.state {
         State::Delayed { until, .. } => until.0,
         _ => 0,
     };
     v1::Job {
         id: job.id.to_string(),
-        spec: Some(spec.map_or_else(|| outline(job), |spec| spec_to_wire(spec, false))),
+        spec: Some(spec.map_or_else(|| outline(job), |spec| spec_to_wire(&spec, false))),
         state: state_to_wire(job.state.kind()).into(),
         attempt: count(job.attempt),
         created_at_ms: job.created_at.0,

@@ -14,6 +14,7 @@ use hodei_core::{
     state::{Failure, FailureKind, Outcome},
     time::{Millis, Time},
 };
+use prost::Message;
 use std::sync::Arc;
 use v1::{server_event::Kind as Server, worker_event::Kind as Worker};
 
@@ -199,12 +200,18 @@ pub fn to_worker(message: ToWorker) -> Vec<v1::ServerEvent> {
 }
 
 fn assignment_to_wire(assignment: &Assignment) -> Server {
-    Server::Run(v1::Assignment {
-        job_id: assignment.job.as_bytes().to_vec(),
-        execution_id: bytes_of(&assignment.execution),
-        attempt: count(assignment.attempt),
-        spec: Some(spec_to_wire(&assignment.spec, true)),
-    })
+    let spec = spec_to_wire(&assignment.spec, true).encode_to_vec();
+    run_to_wire(assignment.job, assignment.execution, assignment.attempt, spec.into())
+}
+
+fn run_to_wire(job: JobId, execution: ExecutionId, attempt: u32, spec: Bytes) -> Server {
+    let (job_id, execution_id) = (job.as_bytes().to_vec(), bytes_of(&execution));
+    Server::Run(v1::Assignment { job_id, execution_id, attempt: count(attempt), spec })
+}
+
+/// The order to run a job with this payload.
+pub fn run(job: JobId, execution: ExecutionId, attempt: u32, payload: Arc<[u8]>) -> v1::ServerEvent {
+    v1::ServerEvent { kind: Some(run_to_wire(job, execution, attempt, Bytes::from_owner(payload))) }
 }
 
 fn welcome_to_wire(welcome: Welcome) -> v1::Welcome {
@@ -258,7 +265,7 @@ fn welcome_from_wire(welcome: v1::Welcome) -> Result<Welcome, Invalid> {
 }
 
 fn assignment_from_wire(assignment: v1::Assignment) -> Result<Assignment, Invalid> {
-    let spec = assignment.spec.ok_or_else(|| Invalid::new("run.spec", "must be set"))?;
+    let spec = v1::JobSpec::decode(assignment.spec).map_err(|_| Invalid::new("run.spec", "is not a job's spec"))?;
     Ok(Assignment {
         job: JobId::from_slice(&assignment.job_id).ok_or_else(|| Invalid::new("run.job_id", "must be 16 bytes"))?,
         execution: execution(&assignment.execution_id)?,

@@ -3,7 +3,6 @@
 use crate::{
     id::JobId,
     job::Job,
-    spec::JobSpec,
     state::Run,
     time::Time,
     token::{Hash, WorkerToken},
@@ -34,8 +33,8 @@ pub struct Batch {
 #[derive(Clone, Debug)]
 pub struct JobWrite {
     pub job: Job,
-    /// The payload, on the job's first write only.
-    pub spec: Option<Arc<JobSpec>>,
+    /// What the job was submitted as, on its first write only.
+    pub payload: Option<Arc<[u8]>>,
     /// What the job left as its result, with the write that ends it.
     pub result: Option<Arc<[u8]>>,
 }

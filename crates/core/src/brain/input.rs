@@ -99,7 +99,9 @@ pub enum Input {
 #[derive(Clone, Debug)]
 pub struct NewJob {
     pub id: JobId,
-    pub spec: Arc<JobSpec>,
+    pub spec: JobSpec,
+    /// The same as it is stored and sent; nothing in here reads it.
+    pub payload: Arc<[u8]>,
 }
 
 #[derive(Clone, Debug)]

@@ -120,14 +120,14 @@ struct Entry {
     batch: u64,
     /// The batch that gave it to its worker, while that is not in its row.
     placed: Option<u64>,
-    spec: Option<Arc<crate::spec::JobSpec>>,
+    payload: Option<Arc<[u8]>>,
     result: Option<Arc<[u8]>>,
 }
 
 impl Entry {
     /// A job as the store has it.
     fn stored(job: Job) -> Self {
-        Self { job, batch: 0, placed: None, spec: None, result: None }
+        Self { job, batch: 0, placed: None, payload: None, result: None }
     }
 }
 
@@ -376,8 +376,8 @@ impl Brain {
         let mut batch = Batch { number: self.batch, now, ..Batch::default() };
         for id in self.dirty_jobs.drain(..) {
             if let Some(entry) = self.jobs.get_mut(&id) {
-                let (spec, result) = (entry.spec.take(), entry.result.take());
-                batch.jobs.push(JobWrite { job: entry.job.clone(), spec, result });
+                let (payload, result) = (entry.payload.take(), entry.result.take());
+                batch.jobs.push(JobWrite { job: entry.job.clone(), payload, result });
             }
         }
         (batch.placements, batch.settled) = self.placements.take(self.batch, self.elapsed);
@@ -416,14 +416,14 @@ impl Brain {
         if !new.is_empty() && self.ready.classes() + new.len() > limit {
             return Err(Refusal::TooManyClasses(limit));
         }
-        for NewJob { id, spec } in jobs {
+        for NewJob { id, spec, payload } in jobs {
             let state = match spec.run_at {
                 Some(until) if until > self.now => State::Delayed { until, reason: DelayReason::Scheduled },
                 _ => State::Pending { since: self.now },
             };
             let seq = self.next_seq();
             let job = Job::new(id, &spec, state, seq, self.now);
-            self.jobs.insert(id, Entry { spec: Some(spec), ..Entry::stored(job) });
+            self.jobs.insert(id, Entry { payload: Some(payload), ..Entry::stored(job) });
             self.index(id);
             self.mark(id);
         }

@@ -12,7 +12,7 @@ use hodei_core::{
     id::{ExecutionId, JobId, WorkerId},
     job::{Job, Progress},
     protocol::Finished,
-    spec::{Invalid, JobSpec, Work},
+    spec::{Invalid, Work},
     state::{Failure, FailureKind, Outcome, StateKind},
 };
 use hodei_store::Filter;
@@ -35,9 +35,9 @@ pub struct Service {
 #[tonic::async_trait]
 impl JobExecutionService for Service {
     async fn queue_job(&self, request: Request<v1::QueueJobRequest>) -> Result<Response<v1::QueueJobResponse>, Status> {
-        let spec =
+        let job =
             self.checked(request.into_inner().job.unwrap_or_default()).map_err(|bad| invalid(bad.within("job")))?;
-        let ids = self.enqueue(vec![spec]).await?;
+        let ids = self.enqueue(vec![job]).await?;
         let job_id = ids.into_iter().next().map(|id| id.to_string()).unwrap_or_default();
         Ok(Response::new(v1::QueueJobResponse { job_id }))
     }
@@ -52,8 +52,8 @@ impl JobExecutionService for Service {
             return Err(invalid(Invalid::new("jobs", problem)));
         }
         let named = |(i, job)| self.checked(job).map_err(|bad: Invalid| invalid(bad.within(&format!("jobs[{i}]"))));
-        let specs = jobs.into_iter().enumerate().map(named).collect::<Result<Vec<_>, _>>()?;
-        let ids = self.enqueue(specs).await?;
+        let jobs = jobs.into_iter().enumerate().map(named).collect::<Result<Vec<_>, _>>()?;
+        let ids = self.enqueue(jobs).await?;
         Ok(Response::new(v1::QueueJobsResponse { job_ids: ids.iter().map(JobId::to_string).collect() }))
     }
 
@@ -165,7 +165,8 @@ impl JobExecutionService for Service {
 }
 
 impl Service {
-    fn checked(&self, spec: v1::JobSpec) -> Result<JobSpec, Invalid> {
+    fn checked(&self, spec: v1::JobSpec) -> Result<NewJob, Invalid> {
+        let payload = convert::payload_of(&spec);
         let spec = convert::spec_from_wire(spec)?;
         if let Work::Task { payload, .. } = &spec.work
             && !is_json(payload)
@@ -173,13 +174,11 @@ impl Service {
             return Err(Invalid::new("work.task.payload", "must be JSON"));
         }
         spec.validate(&self.engine.shared().options.limits)?;
-        Ok(spec)
+        Ok(NewJob { id: JobId(Uuid::now_v7()), spec, payload })
     }
 
-    async fn enqueue(&self, specs: Vec<JobSpec>) -> Result<Vec<JobId>, Status> {
-        let weight = specs.iter().map(|spec| 256 + spec.payload_bytes()).sum();
-        let new = |spec| NewJob { id: JobId(Uuid::now_v7()), spec: Arc::new(spec) };
-        let jobs: Vec<NewJob> = specs.into_iter().map(new).collect();
+    async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<JobId>, Status> {
+        let weight = jobs.iter().map(|job| 512 + job.payload.len()).sum();
         let ids = jobs.iter().map(|job| job.id).collect();
         self.engine.call(weight, |caller| Input::Enqueue { caller, jobs }).await.map_err(refused)?;
         Ok(ids)
@@ -227,7 +226,7 @@ pub(super) async fn find(engine: &Engine, id: JobId) -> Result<Job, Status> {
 /// A job with its payload, its result and the reason why it waits.
 async fn whole(engine: &Engine, job: Job) -> Result<v1::Job, Status> {
     let store = &engine.shared().store;
-    let spec = store.specs(vec![job.id]).await.map_err(unreadable)?.into_iter().next().map(|(_, spec)| spec);
+    let payload = store.payloads(vec![job.id]).await.map_err(unreadable)?.into_iter().next().map(|(_, bytes)| bytes);
     let result = store.result(job.id).await.map_err(unreadable)?;
     let kind = job.state.kind();
     let reason = match kind.is_finished() {
@@ -237,7 +236,7 @@ async fn whole(engine: &Engine, job: Job) -> Result<v1::Job, Status> {
             engine.ask(move |brain| brain.waiting_reason(&waiting)).await.map_err(refused)?
         }
     };
-    Ok(convert::job_to_wire(&job, spec.as_ref(), result, reason))
+    Ok(convert::job_to_wire(&job, payload.as_deref(), result, reason))
 }
 
 async fn watch(

@@ -11,7 +11,7 @@ use hodei_core::{
     id::{ExecutionId, JobId},
     job::{ClassId, Job},
     protocol::LogChunk,
-    spec::{JobSpec, Priority},
+    spec::Priority,
     time::Time,
     token::WorkerToken,
     worker::WorkerRecord,
@@ -110,8 +110,8 @@ impl Store for Postgres {
         self.read(move |client| read::jobs(client, ids))
     }
 
-    fn specs(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, JobSpec)>> {
-        self.read(move |client| read::specs(client, ids))
+    fn payloads(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, Vec<u8>)>> {
+        self.read(move |client| read::payloads(client, ids))
     }
 
     fn result(&self, id: JobId) -> Answer<'_, Option<Vec<u8>>> {

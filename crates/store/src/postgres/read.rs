@@ -10,7 +10,7 @@ use hodei_core::{
     id::{ExecutionId, JobId},
     job::{ClassId, Job},
     protocol::LogChunk,
-    spec::{JobSpec, Priority},
+    spec::Priority,
     time::Time,
     token::WorkerToken,
     worker::WorkerRecord,
@@ -94,9 +94,9 @@ pub async fn jobs(client: Object, ids: Vec<JobId>) -> Result<Vec<Job>, StoreErro
     records(&client, "SELECT record FROM jobs WHERE id = ANY ($1)", &[&uuids(&ids)]).await
 }
 
-pub async fn specs(client: Object, ids: Vec<JobId>) -> Result<Vec<(JobId, JobSpec)>, StoreError> {
+pub async fn payloads(client: Object, ids: Vec<JobId>) -> Result<Vec<(JobId, Vec<u8>)>, StoreError> {
     let rows = query(&client, "SELECT id, spec FROM job_specs WHERE id = ANY ($1)", &[&uuids(&ids)]).await?;
-    rows.iter().map(|row| Ok((JobId(row.try_get(0)?), decode(row.try_get(1)?)?))).collect()
+    rows.iter().map(|row| Ok((JobId(row.try_get(0)?), row.try_get(1)?))).collect()
 }
 
 pub async fn result(client: Object, id: JobId) -> Result<Option<Vec<u8>>, StoreError> {

@@ -322,7 +322,6 @@ struct CommitBlobs {
     new_jobs: Blobs,
     known_jobs: Blobs,
     placements: Vec<u8>,
-    specs: Blobs,
     workers: Blobs,
     tokens: Blobs,
 }
@@ -336,7 +335,6 @@ impl CommitBlobs {
             placements,
             new_jobs: Blobs::of(new_jobs(batch).map(|write| &write.job), encode_compact)?,
             known_jobs: Blobs::of(known_jobs(batch).map(|write| &write.job), encode_compact)?,
-            specs: Blobs::of(new_jobs(batch).filter_map(|write| write.spec.as_deref()), encode)?,
             workers: Blobs::of(&batch.workers, encode)?,
             tokens: Blobs::of(&batch.tokens, encode)?,
         })
@@ -344,11 +342,11 @@ impl CommitBlobs {
 }
 
 fn new_jobs(batch: &Batch) -> impl Iterator<Item = &JobWrite> {
-    batch.jobs.iter().filter(|write| write.spec.is_some())
+    batch.jobs.iter().filter(|write| write.payload.is_some())
 }
 
 fn known_jobs(batch: &Batch) -> impl Iterator<Item = &JobWrite> {
-    batch.jobs.iter().filter(|write| write.spec.is_none())
+    batch.jobs.iter().filter(|write| write.payload.is_none())
 }
 
 /// Many records in one allocation.
@@ -409,7 +407,7 @@ impl<'a> CommitRows<'a> {
             known_jobs: JobRows::new(known_jobs(batch), &blobs.known_jobs),
             specs: BlobRows {
                 keys: new_jobs(batch).map(|write| write.job.id.0).collect(),
-                records: blobs.specs.slices(),
+                records: new_jobs(batch).filter_map(|write| write.payload.as_deref()).collect(),
             },
             results: BlobRows { keys: result_ids, records: results },
             tokens: BlobRows {

@@ -12,7 +12,7 @@ use hodei_core::{
     id::{ExecutionId, JobId},
     job::{ClassId, Job},
     protocol::LogChunk,
-    spec::{JobSpec, Priority},
+    spec::Priority,
     time::Time,
     token::WorkerToken,
     worker::WorkerRecord,
@@ -91,8 +91,8 @@ impl Store for Sqlite {
         self.read(move |connection| read::jobs(connection, &ids))
     }
 
-    fn specs(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, JobSpec)>> {
-        self.read(move |connection| read::specs(connection, &ids))
+    fn payloads(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, Vec<u8>)>> {
+        self.read(move |connection| read::payloads(connection, &ids))
     }
 
     fn result(&self, id: JobId) -> Answer<'_, Option<Vec<u8>>> {

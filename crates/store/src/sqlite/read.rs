@@ -10,7 +10,7 @@ use hodei_core::{
     id::{ExecutionId, JobId},
     job::{ClassId, Job},
     protocol::LogChunk,
-    spec::{JobSpec, Priority},
+    spec::Priority,
     state::StateKind,
     time::Time,
     token::WorkerToken,
@@ -157,16 +157,16 @@ pub fn jobs(connection: &Connection, ids: &[JobId]) -> Result<Vec<Job>, StoreErr
     Ok(jobs)
 }
 
-pub fn specs(connection: &Connection, ids: &[JobId]) -> Result<Vec<(JobId, JobSpec)>, StoreError> {
+pub fn payloads(connection: &Connection, ids: &[JobId]) -> Result<Vec<(JobId, Vec<u8>)>, StoreError> {
     let mut statement = connection.prepare_cached("SELECT spec FROM job_specs WHERE id = ?1")?;
-    let mut specs = Vec::with_capacity(ids.len());
+    let mut payloads = Vec::with_capacity(ids.len());
     for id in ids {
         let mut rows = statement.query((id.as_bytes(),))?;
         if let Some(row) = rows.next()? {
-            specs.push((*id, decode(blob(row, 0)?)?));
+            payloads.push((*id, blob(row, 0)?.to_vec()));
         }
     }
-    Ok(specs)
+    Ok(payloads)
 }
 
 pub fn result(connection: &Connection, id: JobId) -> Result<Option<Vec<u8>>, StoreError> {

@@ -194,5 +194,5 @@ fn check_after_crash(path: &Path, acknowledged: Option<u64>) {
         assert_eq!(*job, expected);
     }
     let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
-    assert_eq!(read::specs(&connection, &ids).expect("specs").len(), jobs.len());
+    assert_eq!(read::payloads(&connection, &ids).expect("payloads").len(), jobs.len());
 }

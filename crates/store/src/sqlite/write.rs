@@ -193,14 +193,12 @@ impl<'a> JobStatements<'a> {
 
     fn write(&mut self, write: &JobWrite, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
         let id = write.job.id.as_bytes();
-        let touched = if write.spec.is_some() { self.insert(write, buffer)? } else { self.update(write, buffer)? };
+        let touched = if write.payload.is_some() { self.insert(write, buffer)? } else { self.update(write, buffer)? };
         if touched == 0 {
             report_odd_row(write);
         }
-        if let Some(spec) = &write.spec {
-            buffer.clear();
-            encode(&**spec, buffer)?;
-            self.insert_spec.execute((id, &**buffer))?;
+        if let Some(payload) = &write.payload {
+            self.insert_spec.execute((id, &**payload))?;
         }
         if let Some(result) = &write.result {
             self.put_result.execute((id, &**result))?;
@@ -237,7 +235,7 @@ fn columns_and_record<'a>(write: &'a JobWrite, buffer: &mut Vec<u8>) -> Result<J
 
 /// An assertion that failed. The other rows of the commit are right, so they are kept.
 fn report_odd_row(write: &JobWrite) {
-    let expected = if write.spec.is_some() { "a new job has a row already" } else { "a known job has no row" };
+    let expected = if write.payload.is_some() { "a new job has a row already" } else { "a known job has no row" };
     tracing::error!(job = %write.job.id, "{expected}; its write was left out");
 }
 

@@ -123,7 +123,7 @@ impl Rig {
 
     fn new_job(&mut self, spec: JobSpec) -> NewJob {
         self.made += 1;
-        NewJob { id: job_id(self.made), spec: Arc::new(spec) }
+        NewJob { id: job_id(self.made), spec, payload: Arc::from([]) }
     }
 
     fn cancel(&mut self, job: JobId) -> Result<Answer, Refusal> {

@@ -24,7 +24,7 @@ impl Store {
         self.parked_until = batch.parked_until.or(self.parked_until);
         for write in &batch.jobs {
             let known = self.jobs.contains_key(&write.job.id);
-            assert_eq!(write.spec.is_some(), !known, "the payload comes with the first write and with no other");
+            assert_eq!(write.payload.is_some(), !known, "the payload comes with the first write and with no other");
             self.put(&write.job);
         }
         if !batch.placements.is_empty() {

@@ -242,10 +242,11 @@ impl World {
     // ---- the server ----
 
     fn enqueue(&mut self, what: u8, count: u8) {
-        let spec = Arc::new(kind(what, self.server.brain.now));
+        let spec = kind(what, self.server.brain.now);
         let first = self.made;
         self.made += u64::from(count);
-        let jobs = (first..self.made).map(|n| NewJob { id: job_id(n), spec: Arc::clone(&spec) }).collect();
+        let jobs =
+            (first..self.made).map(|n| NewJob { id: job_id(n), spec: spec.clone(), payload: Arc::from([]) }).collect();
         self.server.input(Input::Enqueue { caller: Caller(0), jobs });
     }
 
