@@ -2,6 +2,8 @@
 
 mod agent;
 pub mod executor;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod guardian;
 mod identity;
 mod link;

@@ -264,7 +264,7 @@ fn state_of(answer: &Answer) -> i32 {
 }
 
 /// The size of a page: `asked`, or the default when it is zero.
-pub(super) fn page_size(asked: i32, default: usize, max: usize) -> Result<usize, Invalid> {
+pub(crate) fn page_size(asked: i32, default: usize, max: usize) -> Result<usize, Invalid> {
     match usize::try_from(asked) {
         Ok(0) => Ok(default),
         Ok(size) if size <= max => Ok(size),
@@ -272,7 +272,7 @@ pub(super) fn page_size(asked: i32, default: usize, max: usize) -> Result<usize,
     }
 }
 
-fn page_token(token: &str) -> Result<Option<JobId>, Invalid> {
+pub(crate) fn page_token(token: &str) -> Result<Option<JobId>, Invalid> {
     let bad = || Invalid::new("page_token", "is not a token that this server gave");
     if token.is_empty() { Ok(None) } else { token.parse().map(Some).map_err(|_| bad()) }
 }

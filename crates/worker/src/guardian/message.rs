@@ -210,7 +210,7 @@ pub(crate) fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedF
     send_packet(socket.as_fd(), &[BODY_IN_FILE], &all)
 }
 
-fn send_packet(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn send_packet(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
