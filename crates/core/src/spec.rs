@@ -160,13 +160,23 @@ pub struct Invalid {
 
 impl Invalid {
     pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { field: field.into(), problem: problem.into() }
+        Self { field: readable(field.into()), problem: readable(problem.into()) }
     }
 
     /// The same complaint, seen from one level further out.
     pub fn within(self, outer: &str) -> Self {
         Self { field: format!("{outer}.{}", self.field), ..self }
     }
+}
+
+/// Complaints quote what they complain about. They travel in headers, which have no room for a whole payload.
+fn readable(mut text: String) -> String {
+    const LONGEST: usize = 512;
+    if text.len() > LONGEST {
+        text.truncate(text.floor_char_boundary(LONGEST));
+        text.push('…');
+    }
+    text
 }
 
 const NAME_BYTES: usize = 256;
@@ -392,6 +402,13 @@ mod tests {
         assert_eq!(rejected(|s| s.timeouts.run = Some(Millis::ZERO)), "timeouts.run");
         assert_eq!(rejected(|s| s.timeouts.kill_grace = Millis(u64::MAX)), "timeouts.kill_grace");
         assert_eq!(rejected(|s| s.stdin = vec![0; 2000]), "stdin");
+    }
+
+    #[test]
+    fn a_complaint_is_short_however_long_its_cause() {
+        let name = "ä".repeat(100_000);
+        let field = rejected(|s| _ = s.environment.insert(format!("HODEI_{name}"), "x".into()));
+        assert!(field.len() < 600 && field.ends_with('…'), "{} bytes", field.len());
     }
 
     #[test]
