@@ -84,7 +84,7 @@ fn number(input: &mut [u8], at: usize, rng: &mut Rng) {
 fn repeat(input: &mut Vec<u8>, rng: &mut Rng) {
     let (from, to) = part(input, rng);
     let block = input[from..to].to_vec();
-    let times = if rng.once_in(8) { rng.below(4000) } else { rng.below(20) };
+    let times = if rng.once_in(8) { rng.below(100_000) } else { rng.below(20) };
     let times = times.min((LONGEST - input.len().min(LONGEST)) / block.len().max(1));
     insert(input, to, &block.repeat(times));
 }

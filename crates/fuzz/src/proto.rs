@@ -1,7 +1,10 @@
 //! Protobuf messages made from the descriptors that the server itself serves: a field that is added to a `.proto` file
 //! is tried from then on without a change here.
 
-use crate::{mutate::varint, rng::Rng};
+use crate::{
+    mutate::{LONGEST, varint},
+    rng::Rng,
+};
 use hodei_api::logs::{Encoder, Entry};
 use prost::Message;
 use prost_types::{
@@ -140,10 +143,13 @@ impl Writer<'_> {
             } else if rng.once_in(4) {
                 continue;
             }
-            let times = if field.label() == Label::Repeated { self.times(rng) } else { 1 };
+            let times = if field.label() == Label::Repeated { rng.below(4) } else { 1 };
             let times = if self.slips(60, rng) { times + 1 } else { times };
             for _ in 0..times {
                 self.field(field, depth, rng, &mut out);
+            }
+            if field.label() == Label::Repeated && self.slips(150, rng) {
+                self.flood(field, depth, rng, &mut out);
             }
         }
         if self.slips(20, rng) {
@@ -155,8 +161,18 @@ impl Writer<'_> {
         out
     }
 
-    fn times(&self, rng: &mut Rng) -> usize {
-        if self.slips(200, rng) { rng.below(20_000) } else { rng.below(4) }
+    /// The same element over and over, often an empty one: two bytes that may take hundreds in memory.
+    fn flood(&self, field: &FieldDescriptorProto, depth: usize, rng: &mut Rng, out: &mut Vec<u8>) {
+        let mut element = Vec::new();
+        if rng.once_in(3) {
+            let tame = Writer { wild: false, ..*self };
+            tame.field(field, depth, rng, &mut element);
+        } else {
+            put_key(&mut element, u64::from(field.number().unsigned_abs()), WIRE_BYTES);
+            element.push(0);
+        }
+        let most = LONGEST.saturating_sub(out.len()) / element.len().max(1);
+        out.extend(element.repeat(rng.below(most)));
     }
 
     fn field(&self, field: &FieldDescriptorProto, depth: usize, rng: &mut Rng, out: &mut Vec<u8>) {

@@ -34,28 +34,28 @@ pub fn use_spool(folder: &Path) -> io::Result<usize> {
     Ok(found)
 }
 
-/// One packet of every kind, each behind the number of its type.
-pub fn packets() -> Vec<Vec<u8>> {
+/// One packet of every kind with these numbers in it, each behind the number of its type.
+pub fn packets(mut number: impl FnMut() -> u64) -> Vec<Vec<u8>> {
     let (worker, execution) = (WorkerId::NIL, ExecutionId::NIL);
-    let init = Init { worker, pids_limit: 10, scratch: "/tmp".into(), mechanism: Some(Mechanism::None) };
+    let init = Init { worker, pids_limit: number() as u32, scratch: "/tmp".into(), mechanism: Some(Mechanism::None) };
     let start = Start {
         execution,
         program: "/bin/true".into(),
         args: vec!["true".into(), "a".into()],
         environment: vec![("A".into(), "b".into())],
         directory: "/".into(),
-        limits: Limits { cpu_millis: 1, memory_bytes: 2 },
+        limits: Limits { cpu_millis: number(), memory_bytes: number() },
         stdin: true,
-        deadline_ms: Some(5),
+        deadline_ms: Some(number()),
     };
     vec![
         packet(0, &Control::Init(init)),
-        packet(0, &Control::Attach { slot: 1 }),
-        packet(0, &Control::Lease { deadline_ms: 7 }),
-        packet(0, &Control::Stop { slot: 1, execution, grace_ms: 5 }),
+        packet(0, &Control::Attach { slot: number() as u32 }),
+        packet(0, &Control::Lease { deadline_ms: number() }),
+        packet(0, &Control::Stop { slot: number() as u32, execution, grace_ms: number() }),
         packet(1, &start),
-        packet(2, &Report::Started { at: Time(3) }),
-        packet(2, &Report::NotStarted(StartError::Spawn { errno: 2 })),
+        packet(2, &Report::Started { at: Time(number() as i64) }),
+        packet(2, &Report::NotStarted(StartError::Spawn { errno: number() as i32 })),
         packet(2, &Report::NotStarted(StartError::Lease)),
         packet(3, &Ready(message::Isolation { mechanism: Mechanism::CgroupV2, limits: vec![message::Limit::Cpu] })),
     ]

@@ -17,7 +17,7 @@ use hodei_core::{
     state::{Cancel, DelayReason, Failure, FailureKind, Outcome, Run, State},
     time::{Millis, Time},
     token::{Hash, WorkerToken},
-    worker::{Phase, WorkerInfo, WorkerRecord},
+    worker::{Capacity, Phase, WorkerInfo, WorkerRecord},
 };
 use hodei_worker::fuzzing;
 use std::fs;
@@ -101,22 +101,14 @@ impl Target for Records {
     }
 
     fn seeds(&self, _: &mut Rng) -> Vec<Vec<u8>> {
-        let job = |state| Job { state, ..job() };
-        let jobs = states().map(|state| record(0, &job(state)));
-        let token = WorkerToken { hash: Hash([1; 32]), worker: WorkerId(ID), expires_at: Time(1), used_by: None };
-        let worker = WorkerRecord {
-            id: WorkerId(ID),
-            info: WorkerInfo { name: "a".into(), ..WorkerInfo::default() },
-            session: Hash([2; 32]),
-            incarnation: Some(Incarnation(ID)),
-            phase: Phase::Draining,
-            registered_at: Time(2),
-        };
-        let others = [record(1, &spec()), record(2, &worker), record(3, &token)];
-        jobs.into_iter().chain(others).collect()
+        records(&mut || 7)
     }
 
     fn generate(&self, rng: &mut Rng) -> Vec<u8> {
+        if rng.once_in(2) {
+            let records = records(&mut || rng.odd());
+            return rng.pick(&records).cloned().unwrap_or_default();
+        }
         // MessagePack at random: containers and strings whose lengths lie.
         let mut bytes = vec![rng.below(4) as u8];
         for _ in 0..rng.below(40) {
@@ -170,39 +162,70 @@ fn record(kind: u8, value: &impl serde::Serialize) -> Vec<u8> {
     record
 }
 
-fn spec() -> JobSpec {
+/// A row of every kind and a job in every state, with these numbers in them.
+fn records(number: &mut dyn FnMut() -> u64) -> Vec<Vec<u8>> {
+    let mut records = vec![record(1, &spec(number)), record(2, &worker(number)), record(3, &token(number))];
+    for state in states(number) {
+        records.push(record(0, &Job { state, ..job(number) }));
+    }
+    records
+}
+
+fn time(number: &mut dyn FnMut() -> u64) -> Time {
+    Time(number() as i64)
+}
+
+fn token(number: &mut dyn FnMut() -> u64) -> WorkerToken {
+    WorkerToken { hash: Hash([1; 32]), worker: WorkerId(ID), expires_at: time(number), used_by: None }
+}
+
+fn worker(number: &mut dyn FnMut() -> u64) -> WorkerRecord {
+    let capacity = Capacity { slots: number() as u32, cpu_millis: number(), memory_bytes: number() };
+    WorkerRecord {
+        id: WorkerId(ID),
+        info: WorkerInfo { name: "a".into(), capacity, ..WorkerInfo::default() },
+        session: Hash([2; 32]),
+        incarnation: Some(Incarnation(ID)),
+        phase: Phase::Draining,
+        registered_at: time(number),
+    }
+}
+
+fn spec(number: &mut dyn FnMut() -> u64) -> JobSpec {
     let mut spec = JobSpec::new("job", Work::Script { interpreter: "sh".into(), content: "true".into() });
     spec.environment.insert("A".into(), "b".into());
     spec.secrets.insert("S".into(), Secret("secret".into()));
-    (spec.stdin, spec.run_at) = (vec![1, 2, 3], Some(Time(9)));
+    (spec.stdin, spec.run_at) = (vec![1, 2, 3], Some(time(number)));
     spec.working_directory = Some("/tmp".into());
-    spec.timeouts.run = Some(Millis(5));
+    (spec.timeouts.run, spec.timeouts.queue) = (Some(Millis(number())), Some(Millis(number())));
+    (spec.retry.delay, spec.retry.max_attempts) = (Millis(number()), number() as u32);
     spec.retry.fatal_exit_codes = vec![1, -1];
     spec.retry.fatal_kinds = vec![FailureKind::NotFound];
     spec
 }
 
-fn job() -> Job {
-    let mut job = Job::new(JobId(ID), &spec(), State::Pending { since: Time(1) }, 7, Time(1));
+fn job(number: &mut dyn FnMut() -> u64) -> Job {
+    let mut job = Job::new(JobId(ID), &spec(number), State::Pending { since: Time(1) }, number(), time(number));
+    (job.attempt, job.losses) = (number() as u32, number() as u32);
     let outcomes = [Outcome::Succeeded, Outcome::Failed(Failure::exit(3)), Outcome::Cancelled, Outcome::Released];
     job.executions = outcomes
         .map(|outcome| Execution {
             id: ExecutionId(ID),
             worker: WorkerId(ID),
-            attempt: 1,
-            assigned_at: Time(2),
-            started_at: Some(Time(3)),
-            finished_at: Some(Time(4)),
+            attempt: number() as u32,
+            assigned_at: time(number),
+            started_at: Some(time(number)),
+            finished_at: Some(time(number)),
             outcome: Some(outcome),
-            progress: Some(Progress { basis_points: 5000, message: "half".into() }),
-            log_entries: 10,
+            progress: Some(Progress { basis_points: number() as u16, message: "half".into() }),
+            log_entries: number(),
         })
         .into();
     job
 }
 
-fn states() -> [State; 8] {
-    let (at, since) = (Time(5), Time(5));
+fn states(number: &mut dyn FnMut() -> u64) -> [State; 8] {
+    let (at, since) = (time(number), time(number));
     let run = Run { execution: ExecutionId(ID), worker: WorkerId(ID) };
     let cancel = Cancel { reason: "why".into(), at };
     [
@@ -284,10 +307,14 @@ impl Target for Guardian {
     }
 
     fn seeds(&self, _: &mut Rng) -> Vec<Vec<u8>> {
-        fuzzing::packets()
+        fuzzing::packets(|| 7)
     }
 
     fn generate(&self, rng: &mut Rng) -> Vec<u8> {
+        if rng.once_in(2) {
+            let packets = fuzzing::packets(|| rng.odd());
+            return rng.pick(&packets).cloned().unwrap_or_default();
+        }
         let mut packet = vec![rng.below(4) as u8, rng.below(2) as u8];
         let rest = Records.generate(rng);
         packet.extend_from_slice(&rest[1..rest.len().min(40 << 10)]);

@@ -6,7 +6,8 @@ use crate::{
     proto::{Schema, Words},
     rng::Rng,
 };
-use hodei_api::{convert, v1};
+use bytes::Bytes;
+use hodei_api::{convert, v1, wire};
 use hodei_core::{
     id::JobId,
     job::Job,
@@ -69,10 +70,6 @@ impl Target for Requests {
         }
     }
 
-    fn memory(&self, length: usize) -> usize {
-        // A hundred thousand parts at most, however short each is.
-        (64 << 20) + 64 * length
-    }
 }
 
 /// What the services do with a request before anything is looked up.
@@ -146,7 +143,7 @@ fn take(input: &str, body: &[u8]) -> Result<(), String> {
 }
 
 fn decode<M: Message + Default>(body: &[u8]) -> Result<M, String> {
-    hodei_api::wire::decode(body).map_err(|error| error.to_string())
+    wire::decode(Bytes::copy_from_slice(body)).map_err(|error| error.to_string())
 }
 
 fn job(spec: v1::JobSpec) -> Result<(), Invalid> {

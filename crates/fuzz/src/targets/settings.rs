@@ -47,7 +47,7 @@ impl Target for Configuration {
         for line in DEFAULTS.lines().filter(|line| !line.starts_with('#')) {
             match line.split_once(" = ") {
                 _ if rng.once_in(3) => {}
-                Some((name, _)) if rng.once_in(2) => {
+                Some((name, _)) if rng.once_in(8) => {
                     let value = rng.pick(&VALUES).unwrap_or(&"");
                     text.push_str(&format!("{name} = {value}\n"));
                 }

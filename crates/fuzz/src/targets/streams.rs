@@ -5,7 +5,8 @@ use crate::{
     proto::{Schema, Words},
     rng::Rng,
 };
-use hodei_api::{convert, v1};
+use bytes::Bytes;
+use hodei_api::{convert, v1, wire};
 use hodei_core::{
     brain::{Brain, Caller, Config, Connection, Effect, Input, Loaded, NewJob, Registration, Report},
     id::{ExecutionId, Incarnation, JobId, WorkerId},
@@ -59,7 +60,7 @@ impl Target for FromWorker {
     }
 
     fn run(&mut self, input: &[u8], trace: &mut Trace) {
-        let message: v1::WorkerMessage = match hodei_api::wire::decode(input) {
+        let message: v1::WorkerMessage = match wire::decode(Bytes::copy_from_slice(input)) {
             Ok(message) => message,
             Err(error) => return trace.refused(&error),
         };
@@ -187,7 +188,7 @@ impl Target for ToWorker {
     }
 
     fn run(&mut self, input: &[u8], trace: &mut Trace) {
-        let message: v1::ServerMessage = match hodei_api::wire::decode(input) {
+        let message: v1::ServerMessage = match wire::decode(Bytes::copy_from_slice(input)) {
             Ok(message) => message,
             Err(error) => return trace.refused(&error),
         };
