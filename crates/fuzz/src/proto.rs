@@ -91,12 +91,14 @@ impl Schema {
 
     /// Good messages of this type: one for each way to choose in its parts.
     pub fn good(&self, name: &str, words: &Words, rng: &mut Rng) -> Vec<Vec<u8>> {
-        (0..24).map(|_| Writer { schema: self, words, wild: false }.message(name, 0, rng)).collect()
+        (0..24).map(|_| Writer { schema: self, words, wild: false, excess: false }.message(name, 0, rng)).collect()
     }
 
     /// A message that has the right shape, and more or less the right contents.
     pub fn wild(&self, name: &str, words: &Words, rng: &mut Rng) -> Vec<u8> {
-        Writer { schema: self, words, wild: true }.message(name, 0, rng)
+        // A quarter are good in every way but one: they have too much of something.
+        let wild = !rng.once_in(4);
+        Writer { schema: self, words, wild, excess: true }.message(name, 0, rng)
     }
 }
 
@@ -110,6 +112,7 @@ struct Writer<'a> {
     schema: &'a Schema,
     words: &'a Words,
     wild: bool,
+    excess: bool,
 }
 
 impl Writer<'_> {
@@ -148,7 +151,7 @@ impl Writer<'_> {
             for _ in 0..times {
                 self.field(field, depth, rng, &mut out);
             }
-            if field.label() == Label::Repeated && self.slips(150, rng) {
+            if field.label() == Label::Repeated && self.excess && rng.once_in(if self.wild { 150 } else { 20 }) {
                 self.flood(field, depth, rng, &mut out);
             }
         }
@@ -165,7 +168,7 @@ impl Writer<'_> {
     fn flood(&self, field: &FieldDescriptorProto, depth: usize, rng: &mut Rng, out: &mut Vec<u8>) {
         let mut element = Vec::new();
         if rng.once_in(3) {
-            let tame = Writer { wild: false, ..*self };
+            let tame = Writer { wild: false, excess: false, ..*self };
             tame.field(field, depth, rng, &mut element);
         } else {
             put_key(&mut element, u64::from(field.number().unsigned_abs()), WIRE_BYTES);
@@ -218,6 +221,10 @@ impl Writer<'_> {
     }
 
     fn text(&self, name: &str, rng: &mut Rng) -> Vec<u8> {
+        if self.excess && !self.wild && rng.once_in(20) {
+            let start = if name == "working_directory" { "/" } else { "x" };
+            return format!("{start}{}", "y".repeat(rng.below(20_000))).into_bytes();
+        }
         if self.slips(40, rng) {
             let length = rng.below(5000);
             return if rng.once_in(2) { vec![b'x'; length] } else { rng.bytes(length) };

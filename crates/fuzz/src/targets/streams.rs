@@ -187,6 +187,11 @@ impl Target for ToWorker {
         self.schema.wild(".hodei.v1.ServerMessage", &self.words, rng)
     }
 
+    /// A message of many small parts makes the session do as many small things.
+    fn memory(&self, length: usize) -> usize {
+        (64 << 20) + 64 * length
+    }
+
     fn run(&mut self, input: &[u8], trace: &mut Trace) {
         let message: v1::ServerMessage = match wire::decode(Bytes::copy_from_slice(input)) {
             Ok(message) => message,
