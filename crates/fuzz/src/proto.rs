@@ -35,6 +35,8 @@ pub struct Method {
 pub struct Words {
     /// Jobs, executions and workers that the target knows.
     pub ids: Vec<Uuid>,
+    /// The credential of a worker, where one is needed.
+    pub session: String,
 }
 
 const WIRE_VARINT: u64 = 0;

@@ -33,7 +33,7 @@ pub struct Requests {
 
 impl Requests {
     pub fn new() -> Self {
-        Self { schema: Schema::new(), words: Words { ids: (1..4).map(Uuid::from_u128).collect() } }
+        Self { schema: Schema::new(), words: Words { ids: (1..4).map(Uuid::from_u128).collect(), ..Words::default() } }
     }
 }
 

@@ -42,7 +42,7 @@ impl FromWorker {
         let (_, executions) = brain();
         let mut ids: Vec<Uuid> = executions.iter().map(|id| id.0).collect();
         ids.extend([WORKER.0, job_id(0).0, job_id(1).0]);
-        Self { schema: Schema::new(), words: Words { ids } }
+        Self { schema: Schema::new(), words: Words { ids, ..Words::default() } }
     }
 }
 
@@ -170,7 +170,7 @@ pub struct ToWorker {
 impl ToWorker {
     pub fn new() -> Self {
         let ids = (1..5).map(Uuid::from_u128).collect();
-        Self { schema: Schema::new(), words: Words { ids } }
+        Self { schema: Schema::new(), words: Words { ids, ..Words::default() } }
     }
 }
 
