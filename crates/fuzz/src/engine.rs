@@ -135,14 +135,8 @@ pub fn run(target: &mut dyn Target, plan: Plan) -> Result<Summary, Box<Failure>>
     let mut corpus = target.seeds(&mut rng);
     let mut seen = HashSet::new();
     let began = Instant::now();
-    let mut summary = Summary {
-        target: target.name(),
-        inputs: 0,
-        accepted: 0,
-        outcomes: 0,
-        took: Duration::ZERO,
-        peak: 0,
-    };
+    let mut summary =
+        Summary { target: target.name(), inputs: 0, accepted: 0, outcomes: 0, took: Duration::ZERO, peak: 0 };
     let good = corpus.len() as u64;
     while summary.inputs < plan.inputs && (summary.inputs < good || began.elapsed() < plan.time) {
         // Every good input is tried as it is, first.
@@ -198,7 +192,10 @@ pub fn attempt(target: &mut dyn Target, input: &[u8]) -> Result<(Trace, usize), 
     }
     let most = target.memory(input.len());
     if peak > most {
-        return Err(format!("took {peak} bytes of memory for {} bytes of input; at most {most} are right", input.len()));
+        return Err(format!(
+            "took {peak} bytes of memory for {} bytes of input; at most {most} are right",
+            input.len()
+        ));
     }
     if took > LONGEST_TIME {
         return Err(format!("took {took:?} of processor time"));

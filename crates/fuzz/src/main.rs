@@ -96,5 +96,7 @@ fn once(targets: &mut [Box<dyn Target>], input: &[u8]) -> Result<()> {
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok())).collect();
-    digits.filter(|digits| digits.len() % 2 == 0).map(|digits| digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+    digits
+        .filter(|digits| digits.len() % 2 == 0)
+        .map(|digits| digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }

@@ -28,3 +28,27 @@ fn nothing_from_outside_does_harm() {
     }
     eprintln!("{inputs} inputs in all");
 }
+
+/// What did harm once, as it was reported.
+const FOUND: [(&str, &str); 2] = [
+    // A heartbeat of 10^18 ms, which was multiplied by three.
+    ("to-worker", "0a0e0a0c08511083c48ef4c9f9f2a978"),
+    // A record with the largest number, after which there was no next.
+    ("spool", "1a000000ffffffffffffffff32180a1000000000000000000000000000000003181e200d3002"),
+];
+
+#[test]
+fn what_was_found_stays_fixed() {
+    for (name, hex) in FOUND {
+        let digit = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex");
+        let input: Vec<u8> = (0..hex.len()).step_by(2).map(digit).collect();
+        let mut target = targets::all().into_iter().find(|target| target.name() == name).expect("a target");
+        engine::attempt(target.as_mut(), &input).unwrap_or_else(|why| panic!("{name}: {why}"));
+    }
+    // Two bytes that were hundreds in memory.
+    for mut target in targets::all() {
+        let flood = [&[1][..], &[0x0a, 0].repeat(500_000)].concat();
+        engine::attempt(target.as_mut(), &flood).unwrap_or_else(|why| panic!("{}: {why}", target.name()));
+        engine::attempt(target.as_mut(), &flood[1..]).unwrap_or_else(|why| panic!("{}: {why}", target.name()));
+    }
+}

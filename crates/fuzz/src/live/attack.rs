@@ -21,7 +21,9 @@ use tokio::{
 
 /// How long an answer is waited for; there need not be one.
 const BRIEFLY: Duration = Duration::from_millis(300);
-const LARGEST: usize = 64 << 20;
+const LARGEST: usize = 32 << 20;
+/// What takes a debug build too long is sent in a smaller size.
+const SLOW: usize = 4 << 20;
 /// Calls that are begun and never ended.
 const HALF_OPEN: usize = 150;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -55,24 +57,23 @@ impl<'a> Attacker<'a> {
         }
     }
 
-    /// Requests of the largest size that is let in, made to take the most room.
+    /// Large requests, made to take the most room.
     pub async fn floods(&mut self) {
-        let (jobs, streams, get) = ("JobExecutionService/QueueJobs", "WorkerAgentService/Register", "GetJob");
-        let long_id = [&[0x0a][..], &varint(LARGEST as u64 - 100), &vec![b'x'; LARGEST - 100]].concat();
-        let empty = [0x0a, 0].repeat(LARGEST / 2 - 100);
-        let nested = [&[0x0a][..], &varint(LARGEST as u64 - 200), &[0x52, 0].repeat(LARGEST / 2 - 100)].concat();
+        let field = |key: u8, content: &[u8]| [&[key][..], &varint(content.len() as u64), content].concat();
+        let empty = [0x0a, 0].repeat(LARGEST / 2);
+        // jobs { work { shell { args } } }: no list of messages, but a long one.
+        let args = field(0x0a, &field(0x1a, &field(0x0a, &[0x12, 0].repeat(SLOW / 2))));
+        let long_id = field(0x0a, &vec![b'x'; LARGEST - 16]);
         let many = [
-            (format!("/hodei.v1.{jobs}"), empty.clone()),
-            (format!("/hodei.v1.{jobs}"), nested),
-            (format!("/hodei.v1.JobExecutionService/{get}"), long_id.clone()),
-            (format!("/hodei.v1.{streams}"), long_id),
-            (format!("/hodei.v1.{streams}"), empty),
+            ("JobExecutionService/QueueJobs", &empty),
+            ("JobExecutionService/QueueJobs", &args),
+            ("JobExecutionService/GetJob", &long_id),
         ];
         for (path, message) in many {
             self.connection = None;
-            if let Some((answer, mut body)) = self.call(&path, "").await {
-                _ = body.send_data(framed(&message).into(), true);
-                _ = timeout(Duration::from_secs(20), answer).await;
+            if let Some((answer, mut body)) = self.call(&format!("/hodei.v1.{path}"), "").await {
+                _ = body.send_data(framed(message).into(), true);
+                _ = timeout(Duration::from_secs(30), answer).await;
             }
         }
         self.connection = None;

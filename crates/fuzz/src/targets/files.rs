@@ -251,7 +251,11 @@ impl Spool {
     pub fn new() -> Self {
         // In memory where there is such a place: nothing of this needs a disk.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).ok();
-        Self { folder, schema: Schema::new(), words: Words { ids: (1..4).map(Uuid::from_u128).collect(), ..Words::default() } }
+        Self {
+            folder,
+            schema: Schema::new(),
+            words: Words { ids: (1..4).map(Uuid::from_u128).collect(), ..Words::default() },
+        }
     }
 
     fn record(&self, number: u64, event: &[u8]) -> Vec<u8> {

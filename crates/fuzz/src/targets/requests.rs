@@ -69,7 +69,6 @@ impl Target for Requests {
             }
         }
     }
-
 }
 
 /// What the services do with a request before anything is looked up.
@@ -94,9 +93,7 @@ fn take(input: &str, body: &[u8]) -> Result<(), String> {
             ok(request.states.iter().try_for_each(|state| convert::state_from_wire(*state).map(drop)))?;
             ok(hodei_server::fuzzing::page(request.page_size, &request.page_token))
         }
-        "StartJobRequest" => {
-            ok(convert::execution_id(&decode::<v1::StartJobRequest>(body)?.execution_id).map(drop))
-        }
+        "StartJobRequest" => ok(convert::execution_id(&decode::<v1::StartJobRequest>(body)?.execution_id).map(drop)),
         "UpdateProgressRequest" => {
             ok(convert::execution_id(&decode::<v1::UpdateProgressRequest>(body)?.execution_id).map(drop))
         }
@@ -129,9 +126,7 @@ fn take(input: &str, body: &[u8]) -> Result<(), String> {
         }
         "ListWorkersRequest" => decode::<v1::ListWorkersRequest>(body).map(drop),
         "DrainWorkerRequest" => ok(convert::worker_id(&decode::<v1::DrainWorkerRequest>(body)?.worker_id).map(drop)),
-        "SubscribeLogsRequest" => {
-            ok(convert::job_id(&decode::<v1::SubscribeLogsRequest>(body)?.job_id).map(drop))
-        }
+        "SubscribeLogsRequest" => ok(convert::job_id(&decode::<v1::SubscribeLogsRequest>(body)?.job_id).map(drop)),
         "GetLogsRequest" => {
             let request: v1::GetLogsRequest = decode(body)?;
             ok(convert::job_id(&request.job_id).map(drop))?;

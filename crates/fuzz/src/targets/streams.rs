@@ -87,8 +87,7 @@ fn brain() -> (Brain, Vec<ExecutionId>) {
     brain.apply(Input::CreateToken { caller, token }, &[]);
     let capacity = Capacity { slots: SLOTS, cpu_millis: 4000, memory_bytes: 1 << 30 };
     let info = WorkerInfo { name: "w".into(), capacity, ..WorkerInfo::default() };
-    let request =
-        Registration { token: Hash([1; 32]), worker: None, key: Hash([2; 32]), session: Hash([3; 32]), info };
+    let request = Registration { token: Hash([1; 32]), worker: None, key: Hash([2; 32]), session: Hash([3; 32]), info };
     brain.apply(Input::Register { caller, request }, &[]);
     let incarnation = Incarnation(Uuid::from_u128(9));
     let hello = Hello { incarnation, held: Vec::new(), ended: Vec::new(), leaving: false };
