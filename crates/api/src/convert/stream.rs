@@ -16,7 +16,7 @@ use v1::{server_event::Kind as Server, worker_event::Kind as Worker};
 
 /// Longer ones are cut: a message is for people.
 const MAX_MESSAGE: usize = 4096;
-const MAX_RESULT: usize = 1 << 20;
+pub const MAX_RESULT: usize = 1 << 20;
 
 pub fn events_to_wire(messages: Vec<FromWorker>) -> v1::WorkerMessage {
     let events = messages.into_iter().map(|message| v1::WorkerEvent { kind: Some(to_server(message)) }).collect();
@@ -162,7 +162,7 @@ fn finished_from_wire(finished: v1::Finished) -> Result<Finished, Invalid> {
 }
 
 /// One line of a length that people read.
-fn cut(mut text: String) -> String {
+pub fn cut(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(MAX_MESSAGE));
     text.replace(char::is_control, " ")
 }
