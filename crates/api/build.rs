@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     fs::write(out.join("hodei.v1.bin"), protox::prost::Message::encode_to_vec(&descriptors))?;
     tonic_prost_build::configure()
         .bytes(".hodei.v1.Assignment.spec")
+        .codec_path("crate::wire::Codec")
         .bytes(".hodei.v1.LogChunk.data")
         .bytes(".hodei.v1.LogEntry.text")
         .compile_fds(descriptors)?;

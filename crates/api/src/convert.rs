@@ -8,5 +8,7 @@ pub use jobs::{
     execution_id, job_id, job_to_wire, payload_of, spec_from_wire, spec_to_wire, state_from_wire, state_to_wire,
     worker_id,
 };
-pub use stream::{MAX_RESULT, events_from_wire, events_to_wire, from_server, from_worker, run, to_server, to_worker};
+pub use stream::{
+    MAX_RESULT, cut, events_from_wire, events_to_wire, from_server, from_worker, run, to_server, to_worker,
+};
 pub use workers::{info_from_wire, info_to_wire, view_to_wire};

@@ -4,6 +4,7 @@
 pub mod channel;
 pub mod convert;
 pub mod logs;
+pub mod wire;
 
 /// Generated from `proto/hodei/v1`.
 #[allow(clippy::large_enum_variant, reason = "messages are as large as they are")]

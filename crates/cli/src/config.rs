@@ -67,18 +67,20 @@ pub struct Background {
 impl Config {
     /// The defaults, overlaid with the file at `path`, or with the user's own if there is one.
     pub fn load(path: Option<&Path>) -> Result<Self> {
-        let mut settings: Table = DEFAULTS.parse().context("the embedded configuration")?;
         let given = match path {
             Some(path) => Some(path.to_owned()),
             None => user_file().filter(|path| path.exists()),
         };
-        if let Some(path) = given {
-            let at = || format!("cannot use the configuration {}", path.display());
-            let text = fs::read_to_string(&path).with_context(at)?;
-            overlay(&mut settings, text.parse().with_context(at)?, "").with_context(at)?;
-            return settings.try_into().with_context(at);
-        }
-        settings.try_into().context("the embedded configuration")
+        let Some(path) = given else { return Self::from_text("") };
+        let at = || format!("cannot use the configuration {}", path.display());
+        Self::from_text(&fs::read_to_string(&path).with_context(at)?).with_context(at)
+    }
+
+    /// The defaults, overlaid with this text.
+    pub fn from_text(text: &str) -> Result<Self> {
+        let mut settings: Table = DEFAULTS.parse().context("the embedded configuration")?;
+        overlay(&mut settings, text.parse()?, "")?;
+        Ok(settings.try_into()?)
     }
 
     /// The data folder: from the flag or variable, the file, or the usual place.

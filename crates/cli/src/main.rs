@@ -3,16 +3,17 @@
 mod args;
 mod client;
 mod commands;
-mod config;
 mod exit;
 mod folder;
 mod output;
-mod values;
 
 use args::{Cli, Command, JobCommand, TokenCommand, WorkerCommand};
 use clap::{CommandFactory, Parser};
 use client::Client;
-use config::Config;
+use hodei::{
+    config::{self, Config},
+    values,
+};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

@@ -274,7 +274,7 @@ impl Session {
         if self.link == Link::Down {
             return;
         }
-        if now - self.last_heard >= Millis(self.heartbeat.0 * 3) {
+        if now - self.last_heard >= Millis(self.heartbeat.0.saturating_mul(3)) {
             self.actions.push(Action::Reconnect);
         } else {
             self.send_if_up(FromWorker::Heartbeat { sent: now.0 });

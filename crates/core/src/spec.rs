@@ -2,6 +2,7 @@
 
 use crate::{
     retry::RetryPolicy,
+    state::FailureKind,
     time::{Millis, Time},
 };
 use serde::{Deserialize, Serialize};
@@ -172,7 +173,7 @@ pub struct Invalid {
 
 impl Invalid {
     pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { field: field.into(), problem: problem.into() }
+        Self { field: readable(field.into()), problem: readable(problem.into()) }
     }
 
     /// The same complaint, seen from one level further out.
@@ -181,8 +182,20 @@ impl Invalid {
     }
 }
 
+/// Complaints quote what they complain about. They travel in headers, which have no room for a whole payload.
+fn readable(mut text: String) -> String {
+    const LONGEST: usize = 512;
+    if text.len() > LONGEST {
+        text.truncate(text.floor_char_boundary(LONGEST));
+        text.push('…');
+    }
+    text
+}
+
 const NAME_BYTES: usize = 256;
 const MAX_ATTEMPTS: u32 = 10_000;
+/// A process has no more; the list stays in memory for as long as its job is not finished.
+const MAX_FATAL_CODES: usize = 256;
 const LONGEST: Millis = Millis::seconds(366 * 24 * 3600);
 /// Shorter values would mask half of what a job prints.
 const SECRET_BYTES: usize = 6;
@@ -258,22 +271,29 @@ impl JobSpec {
         }
     }
 
-    /// What counts against [`Limits::payload_bytes`].
+    /// What counts against [`Limits::payload_bytes`]. Arguments and variables count as they do for the system, with the
+    /// signs that end them, so that no number of empty ones is free.
     pub fn payload_bytes(&self) -> usize {
-        self.work.bytes() + self.stdin.len() + self.variables_bytes()
+        let directory = self.working_directory.as_ref().map_or(0, String::len);
+        self.work.bytes() + self.stdin.len() + self.variables_bytes() + directory
     }
 
     fn variables_bytes(&self) -> usize {
         let plain = self.environment.iter().map(|(name, value)| name.len() + value.len());
         let secret = self.secrets.iter().map(|(name, value)| name.len() + value.0.len());
-        plain.chain(secret).sum()
+        plain.chain(secret).map(|length| length + 2).sum()
     }
 
     fn largest_field(&self) -> &'static str {
-        [("work", self.work.bytes()), ("stdin", self.stdin.len()), ("environment", self.variables_bytes())]
-            .into_iter()
-            .max_by_key(|(_, size)| *size)
-            .map_or("work", |(field, _)| field)
+        [
+            ("work", self.work.bytes()),
+            ("stdin", self.stdin.len()),
+            ("environment", self.variables_bytes()),
+            ("working_directory", self.working_directory.as_ref().map_or(0, String::len)),
+        ]
+        .into_iter()
+        .max_by_key(|(_, size)| *size)
+        .map_or("work", |(field, _)| field)
     }
 }
 
@@ -304,7 +324,7 @@ impl Work {
 
     fn bytes(&self) -> usize {
         match self {
-            Work::Shell { program, args } => program.len() + args.iter().map(String::len).sum::<usize>(),
+            Work::Shell { program, args } => program.len() + args.iter().map(|arg| arg.len() + 1).sum::<usize>(),
             Work::Script { interpreter, content } => interpreter.len() + content.len(),
             Work::Task { task_type, payload } => task_type.len() + payload.len(),
         }
@@ -318,6 +338,14 @@ impl RetryPolicy {
         }
         not_too_long("retry.delay", self.delay)?;
         not_too_long("retry.max_delay", self.max_delay)?;
+        let (codes, kinds) = (self.fatal_exit_codes.len(), self.fatal_kinds.len());
+        if codes > MAX_FATAL_CODES {
+            return Err(Invalid::new("retry.fatal_exit_codes", format!("must be at most {MAX_FATAL_CODES}")));
+        }
+        if kinds > FailureKind::ALL.len() {
+            let problem = format!("there are {} kinds; name each once", FailureKind::ALL.len());
+            return Err(Invalid::new("retry.fatal_kinds", problem));
+        }
         if self.jitter_percent > 100 {
             return Err(Invalid::new("retry.jitter_percent", "must be between 0 and 100"));
         }
@@ -442,6 +470,18 @@ mod tests {
         assert_eq!(rejected(|s| s.timeouts.run = Some(Millis::ZERO)), "timeouts.run");
         assert_eq!(rejected(|s| s.timeouts.kill_grace = Millis(u64::MAX)), "timeouts.kill_grace");
         assert_eq!(rejected(|s| s.stdin = vec![0; 2000]), "stdin");
+        assert_eq!(rejected(|s| s.retry.fatal_exit_codes = vec![1; 257]), "retry.fatal_exit_codes");
+        assert_eq!(rejected(|s| s.retry.fatal_kinds = vec![FailureKind::Error; 10]), "retry.fatal_kinds");
+        let args = vec![String::new(); 2000];
+        assert_eq!(rejected(|s| s.work = Work::Shell { program: "a".into(), args }), "work");
+        assert_eq!(rejected(|s| s.working_directory = Some("/".repeat(2000))), "working_directory");
+    }
+
+    #[test]
+    fn a_complaint_is_short_however_long_its_cause() {
+        let name = "ä".repeat(100_000);
+        let field = rejected(|s| _ = s.environment.insert(format!("HODEI_{name}"), "x".into()));
+        assert!(field.len() < 600 && field.ends_with('…'), "{} bytes", field.len());
     }
 
     #[test]

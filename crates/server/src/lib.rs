@@ -6,6 +6,8 @@
 mod clock;
 mod dispatch;
 mod engine;
+#[doc(hidden)]
+pub mod fuzzing;
 mod grpc;
 mod http;
 pub mod listen;

@@ -10,6 +10,8 @@ mod sqlite;
 mod conformance;
 
 pub use postgres::Postgres;
+#[doc(hidden)] // for fuzzing: how a row is read and written
+pub use record::{decode, encode};
 pub use sqlite::Sqlite;
 
 use futures::future::BoxFuture;

@@ -12,6 +12,9 @@ use hodei_core::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
+/// No record is nested deeper; a damaged one that is would need more stack than a thread has.
+const DEEPEST: usize = 64;
+
 /// The number of a state in a database. These are in databases and in index predicates: never change one.
 pub const fn state_number(kind: StateKind) -> i16 {
     match kind {
@@ -104,7 +107,9 @@ pub fn encode_compact(value: &impl Serialize, buffer: &mut Vec<u8>) -> Result<()
 }
 
 pub fn decode<T: DeserializeOwned>(record: &[u8]) -> Result<T, StoreError> {
-    rmp_serde::from_slice(record).map_err(|error| StoreError::Broken(format!("a record cannot be decoded: {error}")))
+    let mut record = rmp_serde::Deserializer::from_read_ref(record);
+    record.set_max_depth(DEEPEST);
+    T::deserialize(&mut record).map_err(|error| StoreError::Broken(format!("a record cannot be decoded: {error}")))
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 mod agent;
 mod chunks;
 pub mod executor;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod guardian;
 mod handlers;
 mod identity;

@@ -26,6 +26,9 @@ const HEADER: usize = 12;
 /// No record is larger; what claims to be was torn.
 const MAX_RECORD: usize = 4 << 20;
 
+/// No record and no segment gets so far; a number that says so was torn, and counting on from it would overflow.
+const MAX_NUMBER: u64 = u64::MAX / 2;
+
 #[derive(Debug)]
 pub struct Spool {
     folder: PathBuf,
@@ -178,7 +181,7 @@ impl Spool {
         for entry in fs::read_dir(&self.folder)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if let Ok(number) = name.parse() {
+            if let Ok(number @ ..MAX_NUMBER) = name.parse() {
                 let file = OpenOptions::new().read(true).write(true).open(&path)?;
                 self.segments.insert(number, Segment { file, path, length: 0, owed: 0 });
             }
@@ -214,8 +217,8 @@ impl Spool {
 fn parse(bytes: &[u8]) -> Option<(Record, usize)> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     let (id, rest) = rest.split_first_chunk::<8>()?;
-    let length = u32::from_le_bytes(*length) as usize;
-    if length == 0 || length > MAX_RECORD {
+    let (length, id) = (u32::from_le_bytes(*length) as usize, u64::from_le_bytes(*id));
+    if length == 0 || length > MAX_RECORD || id >= MAX_NUMBER {
         return None;
     }
     let event = v1::WorkerEvent::decode(rest.get(..length)?).ok()?;
@@ -224,7 +227,7 @@ fn parse(bytes: &[u8]) -> Option<(Record, usize)> {
         FromWorker::Finished(finished) => (finished.execution, RecordKind::Finished),
         _ => return None,
     };
-    Some((Record { id: RecordId(u64::from_le_bytes(*id)), execution, kind, bytes: length }, length))
+    Some((Record { id: RecordId(id), execution, kind, bytes: length }, length))
 }
 
 /// Executions with a log and no end, and how many entries their logs have.

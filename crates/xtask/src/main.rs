@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, reason = "a command line tool reports its steps and failures on stderr")]
 
 mod bench;
+mod fuzz;
 mod services;
 mod test;
 mod tidy;
@@ -29,6 +30,8 @@ enum Chore {
     Tidy,
     /// Measure Hodei on both stores, beside the limits of this machine
     Bench(bench::Args),
+    /// Feed every door with what nobody should send, and watch for panics, memory and time
+    Fuzz(fuzz::Args),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Chore::Test(args) => test::run(&root, &args),
         Chore::Tidy => tidy::run(&root),
         Chore::Bench(args) => bench::run(&root, &args),
+        Chore::Fuzz(args) => fuzz::run(&root, &args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

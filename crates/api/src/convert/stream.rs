@@ -169,7 +169,7 @@ fn finished_from_wire(finished: v1::Finished) -> Result<Finished, Invalid> {
 }
 
 /// One line of a length that people read.
-fn cut(mut text: String) -> String {
+pub fn cut(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(MAX_MESSAGE));
     text.replace(char::is_control, " ")
 }

@@ -134,7 +134,7 @@ impl JobExecutionService for Service {
         if !(0.0..=100.0).contains(&percent) {
             return Err(invalid(Invalid::new("percent", "must be between 0 and 100")));
         }
-        let progress = Progress { basis_points: (percent * 100.0).round() as u16, message };
+        let progress = Progress { basis_points: (percent * 100.0).round() as u16, message: convert::cut(message) };
         self.report(worker, Report::Progress { execution, progress }).await?;
         Ok(Response::new(v1::UpdateProgressResponse {}))
     }
@@ -146,6 +146,10 @@ impl JobExecutionService for Service {
         let worker = authenticate(&self.engine, request.metadata())?;
         let v1::CompleteJobRequest { execution_id, result } = request.into_inner();
         let execution = convert::execution_id(&execution_id).map_err(invalid)?;
+        if result.len() > convert::MAX_RESULT {
+            let problem = format!("must be at most {} bytes", convert::MAX_RESULT);
+            return Err(invalid(Invalid::new("result", problem)));
+        }
         if !result.is_empty() && !is_json(&result) {
             return Err(invalid(Invalid::new("result", "must be JSON")));
         }
@@ -158,7 +162,7 @@ impl JobExecutionService for Service {
         let worker = authenticate(&self.engine, request.metadata())?;
         let v1::FailJobRequest { execution_id, error, exit_code } = request.into_inner();
         let execution = convert::execution_id(&execution_id).map_err(invalid)?;
-        let failure = Failure { exit_code, ..Failure::new(FailureKind::Error, error) };
+        let failure = Failure { exit_code, ..Failure::new(FailureKind::Error, convert::cut(error)) };
         self.finish(worker, execution, Outcome::Failed(failure), None).await?;
         Ok(Response::new(v1::FailJobResponse {}))
     }
@@ -278,7 +282,7 @@ fn state_of(answer: &Answer) -> i32 {
 }
 
 /// The size of a page: `asked`, or the default when it is zero.
-pub(super) fn page_size(asked: i32, default: usize, max: usize) -> Result<usize, Invalid> {
+pub(crate) fn page_size(asked: i32, default: usize, max: usize) -> Result<usize, Invalid> {
     match usize::try_from(asked) {
         Ok(0) => Ok(default),
         Ok(size) if size <= max => Ok(size),
@@ -286,7 +290,7 @@ pub(super) fn page_size(asked: i32, default: usize, max: usize) -> Result<usize,
     }
 }
 
-fn page_token(token: &str) -> Result<Option<JobId>, Invalid> {
+pub(crate) fn page_token(token: &str) -> Result<Option<JobId>, Invalid> {
     let bad = || Invalid::new("page_token", "is not a token that this server gave");
     if token.is_empty() { Ok(None) } else { token.parse().map(Some).map_err(|_| bad()) }
 }

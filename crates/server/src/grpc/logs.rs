@@ -185,11 +185,11 @@ fn unfold(
     Ok(wire.collect())
 }
 
-fn token_of(position: LogPosition) -> String {
+pub(crate) fn token_of(position: LogPosition) -> String {
     format!("{}:{}", position.execution, position.entry)
 }
 
-fn position_of(token: &str) -> Result<LogPosition, Invalid> {
+pub(crate) fn position_of(token: &str) -> Result<LogPosition, Invalid> {
     let bad = || Invalid::new("page_token", "is not a token that this server gave");
     let (execution, entry) = token.split_once(':').ok_or_else(bad)?;
     Ok(LogPosition { execution: execution.parse().map_err(|_| bad())?, entry: entry.parse().map_err(|_| bad())? })

@@ -2,8 +2,8 @@
 
 mod admin;
 mod agents;
-mod jobs;
-mod logs;
+pub(crate) mod jobs;
+pub(crate) mod logs;
 
 use crate::{
     engine::{CallError, Engine},

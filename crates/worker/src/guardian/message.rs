@@ -186,6 +186,9 @@ pub(crate) const SHORT: usize = 4 << 10;
 /// The most descriptors that one message carries: the three standard ones and a memory file.
 const MAX_FDS: usize = 4;
 
+/// No message is nested deeper; one that is would need more stack than a thread has.
+const DEEPEST: usize = 64;
+
 /// How the body of a message travels: the first byte of its packet.
 const BODY_INLINE: u8 = 0;
 const BODY_IN_FILE: u8 = 1;
@@ -210,7 +213,7 @@ pub(crate) fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedF
     send_packet(socket.as_fd(), &[BODY_IN_FILE], &all)
 }
 
-fn send_packet(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn send_packet(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
@@ -257,7 +260,9 @@ pub(crate) fn receive<T: DeserializeOwned>(
 }
 
 fn decode<T: DeserializeOwned>(body: &[u8], fds: Vec<OwnedFd>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let message = rmp_serde::from_slice(body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let mut body = rmp_serde::Deserializer::from_read_ref(body);
+    body.set_max_depth(DEEPEST);
+    let message = T::deserialize(&mut body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     Ok(Some((message, fds)))
 }
 

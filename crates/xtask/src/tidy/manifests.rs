@@ -12,8 +12,8 @@ use super::{
 };
 
 /// Each crate of this workspace and the ones of ours that it may use, tests included: a test that needs more belongs
-/// to a crate further up. Nothing may use `hodei` (the binary) or `xtask`, so neither is in any list.
-const LAYERS: [(&str, &[&str]); 9] = [
+/// to a crate further up. Nothing that is delivered may use `hodei` (the binary), nothing at all may use `xtask`.
+const LAYERS: &[(&str, &[&str])] = &[
     ("hodei-core", &[]),
     ("hodei-api", &["hodei-core"]),
     ("hodei-store", &["hodei-core"]),
@@ -22,6 +22,7 @@ const LAYERS: [(&str, &[&str]); 9] = [
     ("hodei-server", &["hodei-core", "hodei-api", "hodei-store"]),
     ("hodei", &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server", "hodei-sdk"]),
     ("hodei-bench", &["hodei-api", "hodei-sdk"]),
+    ("hodei-fuzz", &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server", "hodei"]),
     ("xtask", &[]),
 ];
 
