@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, reason = "a command line tool reports its steps and failures on stderr")]
 
 mod bench;
+mod chaos;
 mod services;
 mod test;
 mod tidy;
@@ -29,6 +30,8 @@ enum Chore {
     Tidy,
     /// Measure Hodei on both stores, beside the limits of this machine
     Bench(bench::Args),
+    /// Kill, freeze, cut off and starve a running Hodei at random, and check that nothing acknowledged is lost
+    Chaos(chaos::Args),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Chore::Test(args) => test::run(&root, &args),
         Chore::Tidy => tidy::run(&root),
         Chore::Bench(args) => bench::run(&root, &args),
+        Chore::Chaos(args) => chaos::run(&root, &args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -21,6 +21,7 @@ const LAYERS: [(&str, &[&str]); 8] = [
     ("hodei-server", &["hodei-core", "hodei-api", "hodei-store"]),
     ("hodei", &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server"]),
     ("hodei-bench", &["hodei-api"]),
+    ("hodei-chaos", &["hodei-api"]),
     ("xtask", &[]),
 ];
 

@@ -1,0 +1,108 @@
+//! Asks for jobs, and cancels those that are meant to be cancelled.
+
+use super::{Args, client::Client, following::Follower};
+use crate::{
+    clock,
+    journal::{Entry, Journal},
+    load::{Kind, Order},
+    random::Random,
+};
+use anyhow::Result;
+use std::{
+    env,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::watch;
+
+pub struct Submitter {
+    client: Client,
+    journal: Journal,
+    /// What jobs run.
+    program: PathBuf,
+    runs: PathBuf,
+    calls: AtomicU64,
+    orders: AtomicU64,
+    followers: Mutex<Vec<Follower>>,
+}
+
+impl Submitter {
+    pub fn new(client: Client, journal: Journal, args: &Args) -> Result<Self> {
+        Ok(Self {
+            client,
+            journal,
+            program: env::current_exe()?,
+            runs: args.folder.join("runs"),
+            calls: AtomicU64::new(0),
+            orders: AtomicU64::new(0),
+            followers: Mutex::default(),
+        })
+    }
+
+    pub fn take_followers(&self) -> Vec<Follower> {
+        std::mem::take(&mut *self.followers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Asks again and again until it is calm.
+    pub async fn run(self: Arc<Self>, seed: u64, number: u64, mut calm: watch::Receiver<bool>) -> Result<()> {
+        let mut random = Random::apart(seed, 100 + number);
+        loop {
+            let pause = Duration::from_millis(random.within(150..800));
+            if tokio::time::timeout(pause, calm.wait_for(|calm| *calm)).await.is_ok() {
+                return Ok(());
+            }
+            let many = if random.chance(6) { random.within(8..20) } else { 1 };
+            let orders = (0..many).map(|_| self.order(&mut random)).collect();
+            self.ask(orders, &mut random).await?;
+        }
+    }
+
+    fn order(&self, random: &mut Random) -> Order {
+        Order::random(random, self.orders.fetch_add(1, Ordering::Relaxed), clock::wall_ms())
+    }
+
+    async fn ask(self: &Arc<Self>, orders: Vec<Order>, random: &mut Random) -> Result<()> {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let specs = orders.iter().map(|order| order.spec(&self.program, &self.runs)).collect();
+        self.journal.write(&Entry::Asked { call, orders: orders.clone() })?;
+        let ids = match self.client.queue(specs).await {
+            Ok(ids) => ids,
+            Err(status) => {
+                let why = format!("{:?}: {}", status.code(), status.message());
+                return self.journal.write(&Entry::Unanswered { call, why });
+            }
+        };
+        self.journal.write(&Entry::Acknowledged { call, ids: ids.clone() })?;
+        for (order, id) in orders.into_iter().zip(ids) {
+            if random.chance(20) {
+                let follower = Follower::start(self.client.clone(), id.clone(), order.tag.clone());
+                self.followers.lock().unwrap_or_else(PoisonError::into_inner).push(follower);
+            }
+            if order.kind == Kind::Cancelled {
+                let wait = Duration::from_millis(random.within(200..4000));
+                tokio::spawn(Arc::clone(self).cancel(id, wait));
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks until the server has answered.
+    async fn cancel(self: Arc<Self>, job: String, wait: Duration) {
+        tokio::time::sleep(wait).await;
+        loop {
+            match self.client.cancel(&job).await {
+                Ok(taken) => {
+                    if taken {
+                        _ = self.journal.write(&Entry::Cancelled { job });
+                    }
+                    return;
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(300)).await,
+            }
+        }
+    }
+}
