@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn a_wrong_state_result_or_spec_is_found() {
         finds(&found(|job, _, _| job.state = JobState::Failed.into()), "a Plain job ends");
-        finds(&found(|job, _, _| job.result = b"{}".to_vec().into()), "the result of the accepted execution");
+        finds(&found(|job, _, _| job.result = b"{}".to_vec()), "the result of the accepted execution");
         finds(&found(|job, _, _| job.spec = None), "it has its spec");
         finds(&found(|job, _, _| job.attempt = 2), "its attempts are its executions");
         let unreasonable = |job: &mut v1::Job| {

@@ -13,7 +13,7 @@ use super::{
 
 /// Each crate of this workspace and the ones of ours that it may use, tests included: a test that needs more belongs
 /// to a crate further up. Nothing may use `hodei` (the binary) or `xtask`, so neither is in any list.
-const LAYERS: [(&str, &[&str]); 8] = [
+const LAYERS: [(&str, &[&str]); 9] = [
     ("hodei-core", &[]),
     ("hodei-api", &["hodei-core"]),
     ("hodei-store", &["hodei-core"]),
