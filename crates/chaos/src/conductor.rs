@@ -195,10 +195,13 @@ impl Cast {
     /// Does harm and puts it right again.
     async fn harm(&self, planned: Planned) -> Result<()> {
         let (began, lasting) = (clock::wall_ms(), Duration::from_millis(planned.ms));
+        let mut what = planned.to_string();
         match planned.target {
-            Target::Server => harm_process(&self.server, planned.harm, lasting).await,
-            Target::Worker(n) => {
-                harm_process(self.workers.get(n).context("no such worker")?, planned.harm, lasting).await;
+            Target::Server | Target::Worker(_) => {
+                let worker = || if let Target::Worker(n) = planned.target { self.workers.get(n) } else { None };
+                if !harm_process(worker().unwrap_or(&self.server), planned.harm, lasting).await {
+                    what.push_str(", and had to be killed");
+                }
             }
             Target::Link(n) => {
                 harm_links(self.links.get(n).into_iter(), planned.harm, lasting).await;
@@ -211,18 +214,20 @@ impl Cast {
             Target::ServerDisk => fill(self.server_disk.as_ref(), lasting).await,
             Target::WorkerDisk => fill(self.worker_disk.as_ref(), lasting).await,
         }
-        self.faults.done(&planned.kind(), &planned.to_string(), began);
+        self.faults.done(&planned.kind(), &what, began);
         Ok(())
     }
 }
 
-async fn harm_process(daemon: &Daemon, harm: Harm, lasting: Duration) {
+/// Returns whether it did what it was asked.
+async fn harm_process(daemon: &Daemon, harm: Harm, lasting: Duration) -> bool {
+    let mut obeyed = true;
     match harm {
         Harm::Freeze => {
             daemon.signal(Signal::STOP).await;
             tokio::time::sleep(lasting).await;
             daemon.signal(Signal::CONT).await;
-            return;
+            return true;
         }
         Harm::KillGuardian => {
             let agent = daemon.pid().await;
@@ -231,14 +236,15 @@ async fn harm_process(daemon: &Daemon, harm: Harm, lasting: Duration) {
             }
             // Time to start another one: whoever kills both at the same moment has to end the jobs, too.
             tokio::time::sleep(lasting).await;
-            return;
+            return true;
         }
-        Harm::Stop => daemon.end(1, ORDERLY).await,
-        Harm::GiveBack => daemon.end(2, ORDERLY).await,
+        Harm::Stop => obeyed = daemon.end(1, ORDERLY).await,
+        Harm::GiveBack => obeyed = daemon.end(2, ORDERLY).await,
         _ => daemon.kill().await,
     }
     tokio::time::sleep(lasting).await;
     daemon.resume().await;
+    obeyed
 }
 
 async fn harm_links(links: impl Iterator<Item = &Proxy> + Clone, harm: Harm, lasting: Duration) {

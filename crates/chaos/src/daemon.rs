@@ -96,11 +96,11 @@ impl Daemon {
         }
     }
 
-    /// Asks it to end, once or twice, and kills it if it does not.
-    pub async fn end(&self, times: u32, patience: Duration) {
+    /// Asks it to end, once or twice, and kills it if it does not. Returns whether it ended by itself.
+    pub async fn end(&self, times: u32, patience: Duration) -> bool {
         let mut inner = self.lock().await;
         inner.wanted = false;
-        let Some(mut child) = inner.child.take() else { return };
+        let Some(mut child) = inner.child.take() else { return true };
         let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         for _ in 0..times {
             if let Some(pid) = pid {
@@ -108,9 +108,11 @@ impl Daemon {
             }
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
-        if tokio::time::timeout(patience, child.wait()).await.is_err() {
+        let ended = tokio::time::timeout(patience, child.wait()).await.is_ok();
+        if !ended {
             _ = child.kill().await;
         }
+        ended
     }
 
     pub async fn resume(&self) {

@@ -139,14 +139,26 @@ pub fn plan(seed: u64, length_ms: u64, stage: Stage) -> Vec<Planned> {
         let (target, harm) = choose(&mut random, stage);
         let ms = duration(&mut random, target, harm);
         let busy = |past: &&Planned| past.target.conflicts(target) && at_ms < past.at_ms + past.ms + RECOVERY_MS;
-        // One that cannot be now is left out, so that those who come later do not depend on the machine's speed.
+        // One that cannot be now is left out.
         if !plan.iter().any(|past| busy(&past)) {
             plan.push(Planned { at_ms, target, harm, ms });
+            if matches!(target, Target::ServerDisk | Target::Postgres) && random.chance(40) {
+                at_ms += random.within(20..ms.clamp(100, 1500));
+                plan.extend(kill_server(&mut random, at_ms, &plan));
+            }
             at_ms += random.within(200..2600);
         }
         at_ms += 50;
     }
     plan
+}
+
+/// A server that dies while its store is away has decided things that are not stored: what it told anybody of them is
+/// what would be lost.
+fn kill_server(random: &mut Random, at_ms: u64, plan: &[Planned]) -> Option<Planned> {
+    let (target, harm) = (Target::Server, Harm::Kill);
+    let free = plan.iter().all(|past| past.target != target || past.at_ms + past.ms + RECOVERY_MS <= at_ms);
+    free.then(|| Planned { at_ms, target, harm, ms: duration(random, target, harm) })
 }
 
 fn choose(random: &mut Random, stage: Stage) -> (Target, Harm) {
