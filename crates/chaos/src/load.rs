@@ -69,7 +69,7 @@ impl Order {
         };
         match kind {
             // Some are at work for longer than any fault takes.
-            Kind::Plain if random.chance(15) => Self { lines: 60, takes_ms: random.within(3000..7000), ..plain },
+            Kind::Plain if random.chance(25) => Self { lines: 60, takes_ms: random.within(3000..7000), ..plain },
             Kind::Plain => plain,
             Kind::Large => Self { lines: 5000, takes_ms: random.within(500..2500), ..plain },
             Kind::Delayed => Self { run_at_ms: now_ms + random.within(500..6000) as i64, ..plain },

@@ -165,19 +165,19 @@ fn choose(random: &mut Random, stage: Stage) -> (Target, Harm) {
     use Harm::*;
     let worker = random.within(0..WORKERS as u64) as usize;
     let mut choices = vec![
-        (12, Target::Server, Kill),
-        (6, Target::Server, Freeze),
-        (4, Target::Server, Stop),
+        (8, Target::Server, Kill),
+        (4, Target::Server, Freeze),
+        (3, Target::Server, Stop),
         (10, Target::Worker(worker), Kill),
-        (8, Target::Worker(worker), Freeze),
+        (12, Target::Worker(worker), Freeze),
         (3, Target::Worker(worker), GiveBack),
         (4, Target::Worker(worker), KillGuardian),
         (6, Target::Link(worker), Cut),
-        (5, Target::Link(worker), Hold),
-        (4, Target::Link(worker), LoseUp),
-        (4, Target::Link(worker), LoseDown),
+        (8, Target::Link(worker), Hold),
+        (6, Target::Link(worker), LoseUp),
+        (6, Target::Link(worker), LoseDown),
         (3, Target::Link(worker), Slow),
-        (3, Target::AllLinks, Cut),
+        (2, Target::AllLinks, Cut),
         (2, Target::AllLinks, Hold),
         (5, Target::ClientLink, Cut),
         (3, Target::ClientLink, Hold),
@@ -208,7 +208,7 @@ fn choose(random: &mut Random, stage: Stage) -> (Target, Harm) {
     (Target::Server, Kill)
 }
 
-/// Half of what keeps a worker away is shorter than its lease, half is longer than the lease and its grace.
+/// What keeps a worker away is shorter than its lease, or longer than the lease and its grace.
 fn duration(random: &mut Random, target: Target, harm: Harm) -> u64 {
     match (target, harm) {
         (_, Harm::Kill | Harm::KillMain | Harm::Stop | Harm::GiveBack) => match random.chance(30) {
@@ -217,8 +217,8 @@ fn duration(random: &mut Random, target: Target, harm: Harm) -> u64 {
         },
         (_, Harm::KillGuardian) => 1000,
         (_, Harm::Fill) => random.within(800..5000),
-        (Target::Worker(_) | Target::Link(_) | Target::AllLinks, _) => match random.chance(50) {
-            true => random.within(200..2000),
+        (Target::Worker(_) | Target::Link(_) | Target::AllLinks, _) => match random.chance(40) {
+            true => random.within(200..2900),
             false => random.within(4500..8000),
         },
         (Target::ClientLink, _) => random.within(30..2500),

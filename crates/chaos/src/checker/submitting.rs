@@ -83,7 +83,7 @@ impl Submitter {
                 self.followers.lock().unwrap_or_else(PoisonError::into_inner).push(follower);
             }
             if order.kind == Kind::Cancelled {
-                let wait = Duration::from_millis(random.within(200..4000));
+                let wait = Duration::from_millis(random.within(200..7000));
                 tokio::spawn(Arc::clone(self).cancel(id, wait));
             }
         }
