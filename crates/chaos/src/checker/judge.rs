@@ -162,9 +162,12 @@ fn result(case: &Case, last: &v1::Execution, findings: &mut Findings) {
     let Case { order, job, .. } = case;
     let expected = work::expected_result(&order.tag, &last.id, last.attempt.unsigned_abs());
     let left: Option<serde_json::Value> = serde_json::from_slice(&job.result).ok();
-    let none_is_fine = job.state() != JobState::Succeeded && job.result.is_empty();
-    if left.as_ref() != Some(&expected) && !none_is_fine {
-        let seen = format!("'{}'", String::from_utf8_lossy(&job.result));
+    let seen = format!("'{}'", String::from_utf8_lossy(&job.result));
+    if job.state() != JobState::Succeeded {
+        if !job.result.is_empty() {
+            findings.push(("no result, as no execution succeeded".into(), seen));
+        }
+    } else if left.as_ref() != Some(&expected) {
         findings.push((format!("the result of the accepted execution: {expected}"), seen));
     }
 }
