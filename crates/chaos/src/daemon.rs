@@ -16,6 +16,8 @@ use tokio::{
 };
 
 const LOOK: Duration = Duration::from_millis(200);
+/// Between the end of one that ended by itself and its next start, as whoever looks after processes leaves some.
+const BREATH: Duration = Duration::from_millis(800);
 
 type Build = Box<dyn Fn() -> Command + Send + Sync>;
 
@@ -70,9 +72,9 @@ impl Daemon {
                 // not leave by itself.
                 faults.ended_by_itself(&self.name, &status.to_string(), inner.was_up(), clock::wall_ms());
                 inner.child = None;
-            }
-            if inner.child.is_none() {
-                _ = inner.spawn();
+                drop(inner);
+                tokio::time::sleep(BREATH).await;
+                self.start_if_wanted().await;
             }
         }
     }
@@ -116,9 +118,13 @@ impl Daemon {
     }
 
     pub async fn resume(&self) {
+        self.lock().await.wanted = true;
+        self.start_if_wanted().await;
+    }
+
+    async fn start_if_wanted(&self) {
         let mut inner = self.lock().await;
-        inner.wanted = true;
-        if inner.child.is_none() {
+        if inner.wanted && inner.child.is_none() {
             _ = inner.spawn();
         }
     }

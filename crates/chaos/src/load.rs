@@ -17,6 +17,8 @@ const DOOMED_ATTEMPTS: i32 = 2;
 pub enum Kind {
     /// Prints, leaves a result, succeeds.
     Plain,
+    /// At work for longer than any fault takes: still alive when its worker's lease has run out.
+    Long,
     /// Prints a lot.
     Large,
     /// Not before a certain time.
@@ -46,7 +48,8 @@ pub struct Order {
 impl Order {
     pub fn random(random: &mut Random, number: u64, now_ms: i64) -> Self {
         let kind = match random.within(0..100) {
-            0..40 => Kind::Plain,
+            0..33 => Kind::Plain,
+            33..40 => Kind::Long,
             40..46 => Kind::Large,
             46..58 => Kind::Delayed,
             58..76 => Kind::Flaky,
@@ -68,9 +71,9 @@ impl Order {
             run_at_ms: 0,
         };
         match kind {
-            // Some are at work for longer than any fault takes.
-            Kind::Plain if random.chance(25) => Self { lines: 60, takes_ms: random.within(3000..7000), ..plain },
+            Kind::Plain if random.chance(20) => Self { lines: 60, takes_ms: random.within(2000..5000), ..plain },
             Kind::Plain => plain,
+            Kind::Long => Self { lines: 100, takes_ms: random.within(7000..12_000), ..plain },
             Kind::Large => Self { lines: 5000, takes_ms: random.within(500..2500), ..plain },
             Kind::Delayed => Self { run_at_ms: now_ms + random.within(500..6000) as i64, ..plain },
             Kind::Flaky => Self { fail_up_to: random.within(1..4) as u32, takes_ms: random.within(10..300), ..plain },
