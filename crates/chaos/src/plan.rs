@@ -142,7 +142,7 @@ pub fn plan(seed: u64, length_ms: u64, stage: Stage) -> Vec<Planned> {
         // One that cannot be now is left out.
         if !plan.iter().any(|past| busy(&past)) {
             plan.push(Planned { at_ms, target, harm, ms });
-            if matches!(target, Target::ServerDisk | Target::Postgres) && random.chance(40) {
+            if matches!(target, Target::ServerDisk | Target::Postgres) && random.chance(60) {
                 at_ms += random.within(20..ms.clamp(100, 1500));
                 plan.extend(kill_server(&mut random, at_ms, &plan));
             }

@@ -292,3 +292,42 @@ fn against_journal(known: &Known, stored: &[v1::Job]) -> Vec<Violation> {
     }
     violations
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    fn job(id: &str, tag: &str) -> v1::Job {
+        let spec = Some(v1::JobSpec { name: tag.into(), ..Default::default() });
+        v1::Job { id: id.into(), spec, ..Default::default() }
+    }
+
+    /// Two calls were made: one for `plain-1`, acknowledged as `a`, and one for `plain-2` and `plain-3`, unanswered.
+    fn found(stored: &[v1::Job]) -> Vec<String> {
+        let mut known = Known::default();
+        for (number, call, id) in [(1, 1, Some("a".to_owned())), (2, 2, None), (3, 2, None)] {
+            let order = Order::of_kind(Kind::Plain, &mut Random::apart(1, 0), number, 0);
+            known.calls.entry(call).or_default().push(order.tag.clone());
+            known.orders.insert(order.tag.clone(), (call, order, id));
+        }
+        against_journal(&known, stored).into_iter().map(|violation| violation.expected).collect()
+    }
+
+    #[test]
+    fn what_was_acknowledged_is_there_and_what_was_not_may_be() {
+        let (one, two, three) = (job("a", "plain-1"), job("b", "plain-2"), job("c", "plain-3"));
+        assert_eq!(found(std::slice::from_ref(&one)), Vec::<String>::new());
+        assert_eq!(found(&[one.clone(), two.clone(), three.clone()]), Vec::<String>::new());
+        assert_eq!(found(&[two.clone(), three.clone()]), ["acknowledged, so it is stored"]);
+        assert_eq!(found(&[job("x", "plain-1")]), ["acknowledged as a"]);
+    }
+
+    #[test]
+    fn repeats_halves_and_strangers_are_found() {
+        let (one, two, three) = (job("a", "plain-1"), job("b", "plain-2"), job("c", "plain-3"));
+        assert_eq!(found(&[one.clone(), two.clone(), three.clone(), three]), ["asked for once"]);
+        assert_eq!(found(&[one.clone(), two]), ["all jobs of one call are stored or none"; 2]);
+        assert_eq!(found(&[one, job("s", "stranger")]), ["nobody asked for it"]);
+    }
+}
