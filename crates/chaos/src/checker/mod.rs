@@ -35,6 +35,8 @@ const SETTLE: Duration = Duration::from_secs(180);
 /// How long a process may outlive its job: until its worker is told, or its lease ends.
 const AFTERLIFE: Duration = Duration::from_secs(6);
 const SUBMITTERS: u64 = 2;
+/// The states of jobs that have not ended.
+const LIVE: [JobState; 4] = [JobState::Delayed, JobState::Pending, JobState::Scheduled, JobState::Running];
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -57,6 +59,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     let journal = Journal::create(&args.folder.join(JOBS))?;
     let (calm, is_calm) = watch::channel(false);
     let submitter = Arc::new(Submitter::new(client.clone(), journal, &args)?);
+    let counting = tokio::spawn(Arc::clone(&submitter).count());
     let submitting: Vec<_> =
         (0..SUBMITTERS).map(|n| tokio::spawn(Arc::clone(&submitter).run(args.seed, n, is_calm.clone()))).collect();
     let wish = tokio::task::spawn_blocking(|| std::io::stdin().lines().next().transpose());
@@ -65,6 +68,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     for task in submitting {
         task.await??;
     }
+    counting.abort();
     let followers = submitter.take_followers();
     Inquest { client, args }.hold(followers).await
 }
@@ -113,9 +117,8 @@ impl Inquest {
     /// Waits until nothing is left to do; returns what does not end.
     async fn settle(&self) -> Result<Vec<v1::Job>> {
         let (began, mut told) = (Instant::now(), Instant::now());
-        let live = [JobState::Delayed, JobState::Pending, JobState::Scheduled, JobState::Running];
         loop {
-            let left = self.client.list(&live).await?;
+            let left = self.client.list(&LIVE).await?;
             if left.is_empty() || began.elapsed() > SETTLE {
                 return Ok(left);
             }

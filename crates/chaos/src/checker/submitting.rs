@@ -1,6 +1,6 @@
 //! Asks for jobs, and cancels those that are meant to be cancelled.
 
-use super::{Args, client::Client, following::Follower};
+use super::{Args, LIVE, client::Client, following::Follower};
 use crate::{
     clock,
     journal::{Entry, Journal},
@@ -13,11 +13,14 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 use tokio::sync::watch;
+
+/// With more jobs waiting than this, no more are asked for: on a slow machine the end would be long in coming.
+const MOST_WAITING: usize = 60;
 
 pub struct Submitter {
     client: Client,
@@ -27,6 +30,8 @@ pub struct Submitter {
     runs: PathBuf,
     calls: AtomicU64,
     orders: AtomicU64,
+    /// Jobs that have not ended, when somebody last could look.
+    waiting: AtomicUsize,
     followers: Mutex<Vec<Follower>>,
 }
 
@@ -39,6 +44,7 @@ impl Submitter {
             runs: args.folder.join("runs"),
             calls: AtomicU64::new(0),
             orders: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
             followers: Mutex::default(),
         })
     }
@@ -55,9 +61,22 @@ impl Submitter {
             if tokio::time::timeout(pause, calm.wait_for(|calm| *calm)).await.is_ok() {
                 return Ok(());
             }
+            if self.waiting.load(Ordering::Relaxed) > MOST_WAITING {
+                continue;
+            }
             let many = if random.chance(6) { random.within(8..20) } else { 1 };
             let orders = (0..many).map(|_| self.order(&mut random)).collect();
             self.ask(orders, &mut random).await?;
+        }
+    }
+
+    /// Keeps an eye on how many jobs have not ended.
+    pub async fn count(self: Arc<Self>) {
+        loop {
+            if let Ok(live) = self.client.list(&LIVE).await {
+                self.waiting.store(live.len(), Ordering::Relaxed);
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 
