@@ -32,7 +32,7 @@ use tokio::{
 };
 use tonic::transport::Endpoint;
 
-pub const SLOTS: u32 = 3;
+pub const SLOTS: u32 = 4;
 /// The worker whose data is on a small disk.
 const DISK_WORKER: usize = WORKERS - 1;
 const PATIENCE: Duration = Duration::from_secs(60);

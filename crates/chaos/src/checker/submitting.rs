@@ -57,7 +57,7 @@ impl Submitter {
     pub async fn run(self: Arc<Self>, seed: u64, number: u64, mut calm: watch::Receiver<bool>) -> Result<()> {
         let mut random = Random::apart(seed, 100 + number);
         loop {
-            let pause = Duration::from_millis(random.within(150..800));
+            let pause = Duration::from_millis(random.within(250..1000));
             if tokio::time::timeout(pause, calm.wait_for(|calm| *calm)).await.is_ok() {
                 return Ok(());
             }
