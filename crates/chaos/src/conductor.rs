@@ -29,6 +29,7 @@ use tempfile::TempDir;
 use tokio::{
     io::AsyncWriteExt,
     process::{Child, ChildStdin},
+    task::JoinSet,
 };
 use tonic::transport::Endpoint;
 
@@ -48,7 +49,11 @@ pub async fn run(args: &Conduct) -> Result<ExitCode> {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
     let outcome = tokio::select! {
         outcome = on_stage(args, folder.path()) => outcome,
-        _ = tokio::signal::ctrl_c() => return Ok(ExitCode::from(INTERRUPTED)),
+        _ = tokio::signal::ctrl_c() => {
+            // Tasks that were doing harm let go of what they harmed; then nothing is mounted in the folder any more.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
     };
     let well = matches!(outcome, Ok(true));
     if !well {
@@ -71,7 +76,7 @@ async fn on_stage(args: &Conduct, folder: &Path) -> Result<bool> {
     say(&format!("chaos: seed {}, {} faults in {:.1} minutes", args.seed, faults.len(), args.minutes));
 
     let began = Instant::now();
-    let mut tasks = Vec::new();
+    let mut tasks = JoinSet::new();
     for planned in faults {
         tokio::time::sleep(Duration::from_millis(planned.at_ms).saturating_sub(began.elapsed())).await;
         if let Some(status) = checker.try_wait()? {
@@ -79,11 +84,11 @@ async fn on_stage(args: &Conduct, folder: &Path) -> Result<bool> {
         }
         say(&format!("{:7.1} s  {planned}", began.elapsed().as_secs_f64()));
         let cast = Arc::clone(&cast);
-        tasks.push(tokio::spawn(async move { cast.harm(planned).await }));
+        tasks.spawn(async move { cast.harm(planned).await });
     }
     tokio::time::sleep(length.saturating_sub(began.elapsed())).await;
-    for task in tasks {
-        task.await??;
+    while let Some(done) = tasks.join_next().await {
+        done??;
     }
     say(&format!("{:7.1} s  all is healed", began.elapsed().as_secs_f64()));
     wishes.write_all(b"calm\n").await?;

@@ -15,7 +15,7 @@ mod proxy;
 mod random;
 mod work;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 use rustix::process::WaitOptions;
 use std::{
@@ -23,7 +23,7 @@ use std::{
     io::Write,
     os::unix::process::CommandExt,
     path::PathBuf,
-    process::{Command, ExitCode},
+    process::{Command, ExitCode, Stdio},
 };
 
 #[derive(Parser)]
@@ -69,7 +69,7 @@ struct Conduct {
 
 fn main() -> Result<ExitCode> {
     match Cli::parse().role {
-        Role::Run(_) if rustix::process::geteuid().is_root() => alone(),
+        Role::Run(_) if can_be_alone()? => alone(),
         Role::Run(conduct) | Role::Conduct(conduct) => runtime()?.block_on(conductor::run(&conduct)),
         Role::Reap(_) => reap(),
         Role::Check(args) => runtime()?.block_on(checker::run(args)),
@@ -86,11 +86,27 @@ fn same_again(role: &str, mut command: Command) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs everything in namespaces of its own: however this ends, no process and no mount is left.
-fn alone() -> Result<ExitCode> {
+/// Namespaces of its own: however a run in them ends, no process and no mount is left.
+fn unshare() -> Command {
     let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]);
-    Err(same_again("reap", unshare)?.exec()).context("cannot run unshare")
+    unshare
+}
+
+/// What gates a change must do all harm, and that needs root; elsewhere it is better to do the rest than nothing.
+fn can_be_alone() -> Result<bool> {
+    let can = unshare().arg("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+    if !can {
+        ensure!(env::var_os("CI").is_none_or(|ci| ci != "true"), "namespaces and mounts are needed when CI=true");
+        say(
+            "WARNING: no namespaces of its own for this run: it needs root, and if it is killed it leaves things behind",
+        );
+    }
+    Ok(can)
+}
+
+fn alone() -> Result<ExitCode> {
+    Err(same_again("reap", unshare())?.exec()).context("cannot run unshare")
 }
 
 /// The first process of a namespace inherits those whose parents were killed, and has to notice their end.
