@@ -92,7 +92,12 @@ async fn on_stage(args: &Conduct, folder: &Path) -> Result<bool> {
     }
     say(&format!("{:7.1} s  all is healed", began.elapsed().as_secs_f64()));
     wishes.write_all(b"calm\n").await?;
-    Ok(checker.wait().await?.success())
+    let well = checker.wait().await?.success();
+    // Before their folders go.
+    for daemon in cast.workers.iter().chain([&cast.server]) {
+        daemon.kill().await;
+    }
+    Ok(well)
 }
 
 /// Everything that can be harmed.
