@@ -13,14 +13,13 @@ const PAUSE: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Follower {
     pub job: String,
-    pub tag: String,
     reader: JoinHandle<Result<Log, String>>,
 }
 
 impl Follower {
-    pub fn start(client: Client, job: String, tag: String) -> Self {
+    pub fn start(client: Client, job: String) -> Self {
         let reader = tokio::spawn(follow(client, job.clone()));
-        Self { job, tag, reader }
+        Self { job, reader }
     }
 
     /// All that it read, or what was wrong with it.

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use client::Client;
 use following::Follower;
 use hodei_api::v1::{self, JobState};
-use judge::{Case, Judge, Violation};
+use judge::{Case, Judge, Log, Violation};
 use report::Report;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -106,7 +106,7 @@ impl Inquest {
         report.violations.extend(against_journal(&known, &stored));
         self.judge_jobs(&known, &faults, &stored, &mut report).await?;
         for follower in followers {
-            self.compare_followed(follower, &mut report).await?;
+            self.compare_followed(follower, &stored, &mut report).await?;
         }
         self.judge_runs(&stored, settled, &mut report).await?;
         self.judge_processes(&faults, &mut report)?;
@@ -189,28 +189,15 @@ impl Inquest {
         self.args.disk_worker.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    async fn compare_followed(&self, follower: Follower, report: &mut Report) -> Result<()> {
+    async fn compare_followed(&self, follower: Follower, stored: &[v1::Job], report: &mut Report) -> Result<()> {
         report.followed += 1;
-        let (id, tag) = (follower.job.clone(), follower.tag.clone());
-        let followed = match follower.ended().await {
-            Ok(followed) => followed,
-            Err(problem) => {
-                report.violations.push(Violation::about(&id, &tag, "a followed log is the stored one", &problem));
-                return Ok(());
-            }
+        // One that is not stored any more is found elsewhere.
+        let Some(job) = stored.iter().find(|job| job.id == follower.job) else { return Ok(()) };
+        let wrong = match follower.ended().await {
+            Ok(followed) => difference(&followed, &self.client.log(&job.id).await?),
+            Err(problem) => Some(problem),
         };
-        let log = self.client.log(&id).await?;
-        if followed != log {
-            let at = followed.iter().zip(&log).position(|(a, b)| a != b).unwrap_or(followed.len().min(log.len()));
-            let seen = format!(
-                "{} followed and {} stored entries, different from entry {at} on: {:?} and {:?}",
-                followed.len(),
-                log.len(),
-                followed.get(at),
-                log.get(at)
-            );
-            report.violations.push(Violation::about(&id, &tag, "a followed log is the stored one", &seen));
-        }
+        report.violations.extend(wrong.map(|seen| Violation::of(job, "a followed log is the stored one", &seen)));
         Ok(())
     }
 
@@ -258,6 +245,17 @@ impl Inquest {
         }
         Ok(())
     }
+}
+
+/// Where what a reader got is not what is stored.
+fn difference(followed: &Log, stored: &Log) -> Option<String> {
+    if followed == stored {
+        return None;
+    }
+    let same = followed.iter().zip(stored).take_while(|(a, b)| a == b).count();
+    let (got, kept) = (followed.get(same), stored.get(same));
+    let (read, there) = (followed.len(), stored.len());
+    Some(format!("{read} followed and {there} stored entries, different from entry {same} on: {got:?} and {kept:?}"))
 }
 
 fn name(job: &v1::Job) -> &str {

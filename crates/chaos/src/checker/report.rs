@@ -71,7 +71,8 @@ fn account(violation: &Violation, faults: &[Fault]) {
     if from == 0 {
         return;
     }
-    let around: Vec<&Fault> = faults.iter().filter(|f| f.from_ms <= to && from <= f.to_ms + AFTERMATH_MS).collect();
+    let mut around: Vec<&Fault> = faults.iter().filter(|f| f.from_ms <= to && from <= f.to_ms + AFTERMATH_MS).collect();
+    around.sort_by_key(|fault| fault.from_ms);
     for fault in around.iter().take(MOST_FAULTS) {
         let after = (fault.from_ms - from) as f64 / 1000.0;
         say(&format!("  {after:+7.1} s: {}", fault.what));

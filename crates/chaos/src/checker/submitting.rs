@@ -98,7 +98,7 @@ impl Submitter {
         self.journal.write(&Entry::Acknowledged { call, ids: ids.clone() })?;
         for (order, id) in orders.into_iter().zip(ids) {
             if random.chance(20) {
-                let follower = Follower::start(self.client.clone(), id.clone(), order.tag.clone());
+                let follower = Follower::start(self.client.clone(), id.clone());
                 self.followers.lock().unwrap_or_else(PoisonError::into_inner).push(follower);
             }
             if order.kind == Kind::Cancelled {
