@@ -211,6 +211,7 @@ impl Cast {
                 let worker = || if let Target::Worker(n) = planned.target { self.workers.get(n) } else { None };
                 if !harm_process(worker().unwrap_or(&self.server), planned.harm, lasting).await {
                     what.push_str(", and had to be killed");
+                    say(&format!("           {} did not end when asked to, and was killed", planned.target));
                 }
             }
             Target::Link(n) => {
