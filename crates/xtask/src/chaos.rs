@@ -36,7 +36,7 @@ pub fn run(root: &Path, args: &Args) -> Result<()> {
 
 /// A short run on each store with the programs that were just tested.
 pub fn in_tests(root: &Path, postgres: bool) -> Result<()> {
-    // The tests have built these, so this only finds out that nothing is to be done.
+    // The tests have built nearly all of it.
     cargo(root, &["build", "-p", "hodei", "-p", "hodei-chaos"], &[])?;
     let stores = if postgres { &[false, true][..] } else { &[false] };
     for postgres in stores {
