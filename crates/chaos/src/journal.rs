@@ -20,8 +20,10 @@ pub struct Fault {
     pub what: String,
     pub from_ms: i64,
     pub to_ms: i64,
-    /// Something that ended by itself although it was in use.
-    pub unasked: bool,
+    /// Done by the conductor; not something that ended by itself.
+    pub done: bool,
+    /// It ended by itself although it was in use.
+    pub left_in_use: bool,
 }
 
 /// Appends lines to a file; each is on disk when the call returns.
@@ -62,13 +64,20 @@ impl FaultLog {
 
     pub fn done(&self, kind: &str, what: &str, from_ms: i64) {
         let (kind, what) = (kind.to_owned(), what.to_owned());
-        _ = self.0.write(&Fault { kind, what, from_ms, to_ms: clock::wall_ms(), unasked: false });
+        _ = self.0.write(&Fault { kind, what, from_ms, to_ms: clock::wall_ms(), done: true, left_in_use: false });
     }
 
-    pub fn ended_by_itself(&self, name: &str, how: &str, unasked: bool, at_ms: i64) {
+    pub fn ended_by_itself(&self, name: &str, how: &str, left_in_use: bool, at_ms: i64) {
         let what = format!("{name} ended by itself ({how})");
-        let kind = if unasked { "ended by itself" } else { "could not start" };
-        _ = self.0.write(&Fault { kind: kind.to_owned(), what, from_ms: at_ms, to_ms: at_ms, unasked });
+        let kind = if left_in_use { "ended by itself" } else { "could not start" };
+        _ = self.0.write(&Fault {
+            kind: kind.to_owned(),
+            what,
+            from_ms: at_ms,
+            to_ms: at_ms,
+            done: false,
+            left_in_use,
+        });
     }
 }
 

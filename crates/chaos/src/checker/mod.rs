@@ -228,7 +228,7 @@ impl Inquest {
     }
 
     fn judge_processes(&self, faults: &[Fault], report: &mut Report) -> Result<()> {
-        for fault in faults.iter().filter(|fault| fault.unasked) {
+        for fault in faults.iter().filter(|fault| fault.left_in_use) {
             let violation = Violation::about("", "", "nothing that is up leaves by itself", &fault.what);
             report.violations.push(Violation { from_ms: fault.from_ms, to_ms: fault.to_ms, ..violation });
         }

@@ -47,7 +47,7 @@ impl Report {
         row("logs followed", self.followed);
         let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
         faults.iter().for_each(|fault| *kinds.entry(fault.kind.as_str()).or_default() += 1);
-        row("faults", faults.len());
+        row("faults", faults.iter().filter(|fault| fault.done).count());
         kinds.iter().for_each(|(kind, count)| row(&format!("  {kind}"), *count));
         row("violations", self.violations.len());
         for violation in self.violations.iter().take(MOST) {
