@@ -112,6 +112,8 @@ async fn pump(
                 lost = true;
                 continue;
             }
+            // Bytes that came while the loss ended must not follow those that are gone.
+            _ if lost => return Ok(()),
             Flow::Delay(time) => tokio::time::sleep(time).await,
             Flow::Pass | Flow::Hold => {}
         }
