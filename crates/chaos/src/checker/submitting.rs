@@ -97,7 +97,8 @@ impl Submitter {
         };
         self.journal.write(&Entry::Acknowledged { call, ids: ids.clone() })?;
         for (order, id) in orders.into_iter().zip(ids) {
-            if random.chance(20) {
+            // Readers of one job must not disturb each other.
+            for _ in 0..if random.chance(20) { random.within(1..3) } else { 0 } {
                 let follower = Follower::start(self.client.clone(), id.clone());
                 self.followers.lock().unwrap_or_else(PoisonError::into_inner).push(follower);
             }
