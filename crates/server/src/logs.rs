@@ -66,6 +66,17 @@ impl Logs {
         Reader { job, position: LogPosition::START, live: Arc::downgrade(&live), changes }
     }
 
+    /// A reader that cannot begin, because there is no such job or nobody can tell. Others who read the same job go on.
+    pub fn abandon(&self, reader: Reader) {
+        let job = reader.job;
+        drop(reader);
+        let mut live = lock(&self.live);
+        let idle = |live: &Arc<Live>| live.changes.receiver_count() == 0 && lock(&live.ring).chunks.is_empty();
+        if live.get(&job).is_some_and(idle) {
+            live.remove(&job);
+        }
+    }
+
     /// Nothing more will be printed: readers end when they have read what is stored.
     pub fn close(&self, job: JobId) {
         lock(&self.live).remove(&job);
@@ -141,5 +152,20 @@ impl Reader {
     /// Everything before `position` was delivered.
     pub fn advance(&mut self, position: LogPosition) {
         self.position = position;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_cannot_begin_ends_no_other_and_leaves_nothing() {
+        let (logs, job) = (Logs::default(), JobId(uuid::Uuid::from_u128(1)));
+        let (first, second) = (logs.read(job), logs.read(job));
+        logs.abandon(second);
+        assert!(first.changes.has_changed().is_ok(), "the job has not ended");
+        logs.abandon(first);
+        assert!(lock(&logs.live).is_empty());
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, reason = "a command line tool reports its steps and failures on stderr")]
 
 mod bench;
+mod chaos;
 mod fuzz;
 mod services;
 mod test;
@@ -32,6 +33,8 @@ enum Chore {
     Bench(bench::Args),
     /// Feed every door with what nobody should send, and watch for panics, memory and time
     Fuzz(fuzz::Args),
+    /// Kill, freeze, cut off and starve a running Hodei at random, and check that nothing acknowledged is lost
+    Chaos(chaos::Args),
 }
 
 fn main() -> ExitCode {
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         Chore::Tidy => tidy::run(&root),
         Chore::Bench(args) => bench::run(&root, &args),
         Chore::Fuzz(args) => fuzz::run(&root, &args),
+        Chore::Chaos(args) => chaos::run(&root, &args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

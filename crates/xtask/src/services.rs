@@ -23,7 +23,7 @@ const LONGEST_SOCKET_FOLDER: usize = 85;
 /// What was started; dropping it stops everything.
 pub struct Services {
     env: Vec<(&'static str, String)>,
-    _postgres: Option<Postgres>,
+    postgres: Option<Postgres>,
 }
 
 impl Services {
@@ -31,18 +31,27 @@ impl Services {
     pub fn env(&self) -> &[(&'static str, String)] {
         &self.env
     }
+
+    pub fn has_postgres(&self) -> bool {
+        self.postgres.is_some()
+    }
 }
 
 pub fn start(root: &Path) -> Result<Services> {
     match Postgres::start(&root.join("target/services")) {
-        Ok(postgres) => Ok(Services { env: postgres.env(), _postgres: Some(postgres) }),
+        Ok(postgres) => Ok(Services { env: postgres.env(), postgres: Some(postgres) }),
         // A developer without PostgreSQL can still work on the rest; what gates a change must run it all.
         Err(error) if env::var_os("CI").is_none_or(|ci| ci != "true") => {
             eprintln!("warning: no PostgreSQL, tests that need it will not run: {error:#}");
-            Ok(Services { env: Vec::new(), _postgres: None })
+            Ok(Services { env: Vec::new(), postgres: None })
         }
         Err(error) => Err(error.context("PostgreSQL is needed when CI=true")),
     }
+}
+
+/// The folder with the programs of PostgreSQL, for those who start one of their own.
+pub fn postgres_programs() -> Result<PathBuf> {
+    find_or_install()
 }
 
 struct Postgres {

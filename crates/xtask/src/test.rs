@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{services, tidy};
+use crate::{chaos, services, tidy};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -40,7 +40,11 @@ pub fn run(root: &Path, args: &Args) -> Result<()> {
         let mut arguments = vec!["test", "--workspace", "--"];
         arguments.extend(args.filter.iter().map(String::as_str));
         cargo(root, &arguments, services.env())
-    })
+    })?;
+    if args.filter.is_empty() {
+        step("chaos", || chaos::in_tests(root, services.has_postgres()))?;
+    }
+    Ok(())
 }
 
 /// Runs one step under a heading and says how long it took.

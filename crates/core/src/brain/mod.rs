@@ -654,6 +654,8 @@ impl Brain {
             }
             other => other,
         };
+        // What a failed run left would stand for that of a later one, which may leave nothing.
+        let result = result.filter(|_| outcome == Outcome::Succeeded);
         let event = match &outcome {
             Outcome::Succeeded => Event::Succeed(execution),
             Outcome::Failed(failure) => Event::Fail(execution, self.after(id, execution, failure)),

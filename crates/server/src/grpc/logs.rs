@@ -47,7 +47,13 @@ impl LogStreamService for Service {
         let (sender, receiver) = mpsc::channel(AHEAD);
         // The reader comes before the row: a job that ends in between then closes the reader.
         let mut reader = self.engine.shared().logs.read(id);
-        let job = jobs::find(&self.engine, id).await.inspect_err(|_| self.engine.shared().logs.close(id))?;
+        let job = match jobs::find(&self.engine, id).await {
+            Ok(job) => job,
+            Err(status) => {
+                self.engine.shared().logs.abandon(reader);
+                return Err(status);
+            }
+        };
         if job.state.kind().is_finished() {
             self.engine.shared().logs.close(id);
         }

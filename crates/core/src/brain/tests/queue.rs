@@ -208,6 +208,19 @@ fn the_result_is_written_with_the_end() {
 }
 
 #[test]
+fn what_a_failed_run_left_is_not_the_result() {
+    let mut rig = Rig::new();
+    let worker = rig.worker(1, slots(1));
+    let job = rig.enqueue(spec());
+    let failed = Outcome::Failed(Failure::exit(1));
+    let finished = Finished { result: Some(b"42".to_vec()), ..ended(rig.execution(job), failed, Time(7)) };
+    rig.server.input(Input::Report { caller: None, worker, report: Report::Finished(finished) });
+    let (batch, _) = rig.server.turn(false);
+    assert_eq!(batch.jobs.len(), 1);
+    assert_eq!(batch.jobs[0].result, None);
+}
+
+#[test]
 fn a_job_is_cancelled_in_every_live_state() {
     let mut rig = Rig::new();
     let later = rig.server.now.wall + Millis::seconds(100);
