@@ -5,6 +5,7 @@
 //! when it is sent, when it is sent again and when it may be forgotten.
 
 use crate::{
+    defect::{Defect, planted},
     id::{ExecutionId, Incarnation},
     job::Progress,
     protocol::{Assignment, Finished, FromWorker, Hello, LogAck, StopReason, ToWorker, Welcome},
@@ -233,6 +234,7 @@ impl Session {
 
     /// The answer to a heartbeat may come after a longer lease was given: it does not shorten it.
     fn extend_lease(&mut self, from: Elapsed, lease: Millis) {
+        let from = if planted(Defect::LeaseFromReceipt) { self.now } else { from };
         self.set_lease(self.lease.max(lease_end(from, lease)));
     }
 
@@ -240,7 +242,7 @@ impl Session {
     /// this worker's.
     fn watch_lease(&mut self, now: Elapsed) {
         self.now = now;
-        if self.is_up() && !self.lapsed && now >= self.lease {
+        if self.is_up() && !self.lapsed && now >= self.lease && !planted(Defect::LapseForgotten) {
             self.lapsed = true;
             self.actions.push(Action::Reconnect);
         }

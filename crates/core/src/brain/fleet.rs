@@ -124,10 +124,14 @@ impl Fleet {
 }
 
 impl Worker {
+    /// Whether it takes jobs, as far as it has room for them.
+    pub fn is_open(&self) -> bool {
+        self.connection.is_some() && self.record.phase == Phase::Active && !self.paused
+    }
+
     /// Slots that a job can be sent to now.
     fn open_slots(&self) -> u32 {
-        let open = self.connection.is_some() && self.record.phase == Phase::Active && !self.paused;
-        if open { self.free().slots } else { 0 }
+        if self.is_open() { self.free().slots } else { 0 }
     }
 
     fn expiry(&self) -> Elapsed {
@@ -143,7 +147,7 @@ impl Worker {
         }
     }
 
-    fn fits(&self, needs: &Requirements) -> bool {
+    pub fn fits(&self, needs: &Requirements) -> bool {
         let free = self.free();
         free.slots > 0 && free.cpu_millis >= needs.cpu_millis && free.memory_bytes >= needs.memory_bytes
     }
@@ -187,7 +191,7 @@ impl Worker {
         }
     }
 
-    fn view(&self) -> WorkerView {
+    pub fn view(&self) -> WorkerView {
         let running = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
         WorkerView { record: self.record.clone(), state: self.state(), running, free: self.free() }
     }

@@ -7,6 +7,8 @@
 mod batch;
 mod fleet;
 mod input;
+#[cfg(feature = "inspect")]
+mod inspect;
 mod pages;
 mod ready;
 mod timers;
@@ -19,6 +21,7 @@ pub use fleet::WorkerView;
 pub use input::{Answer, Bound, Caller, Connection, Effect, Input, NewJob, Refusal, Registration, Report};
 
 use crate::{
+    defect::{Defect, planted},
     id::{ExecutionId, JobId, WorkerId},
     job::{ClassId, Execution, Job, Progress},
     protocol::{Finished, Hello, StopReason},
@@ -166,7 +169,8 @@ impl Brain {
             effects: Vec::new(),
         };
         // Nobody knows when the last signs of life came, so every lease begins anew.
-        let parked = loaded.parked_until.map_or(Millis::ZERO, |until| until - now.wall);
+        let parked = loaded.parked_until.filter(|_| !planted(Defect::ParkForgotten));
+        let parked = parked.map_or(Millis::ZERO, |until| until - now.wall);
         for record in loaded.workers {
             let id = record.id;
             brain.fleet.add(record, now.elapsed + brain.config.lease);
@@ -209,7 +213,8 @@ impl Brain {
     pub fn bound(&self, worker: WorkerId, execution: ExecutionId) -> Option<JobId> {
         let job = *self.executions.get(&execution)?;
         let run = self.jobs.get(&job)?.job.state.run()?;
-        (run.worker == worker && run.execution == execution).then_some(job)
+        let same = run.worker == worker && run.execution == execution;
+        (same || planted(Defect::NoFencing)).then_some(job)
     }
 
     pub fn workers(&self) -> Vec<WorkerView> {
@@ -234,10 +239,16 @@ impl Brain {
             State::Scheduled { .. } => "its worker has not started it yet".into(),
             State::Pending { .. } => {
                 let connected = || self.fleet.iter().filter(|worker| worker.connection.is_some());
+                let fitting = || connected().filter(|worker| worker.could_fit(&job.requirements));
+                let open = || fitting().filter(|worker| worker.is_open());
                 if connected().next().is_none() {
                     "no worker is connected".into()
-                } else if !connected().any(|worker| worker.could_fit(&job.requirements)) {
+                } else if fitting().next().is_none() {
                     "no connected worker is large enough for its requirements".into()
+                } else if open().next().is_none() {
+                    "every worker that fits is leaving".into()
+                } else if open().any(|worker| worker.fits(&job.requirements)) {
+                    "a worker has room and its turn is coming".into()
                 } else {
                     "every worker that fits is busy".into()
                 }
@@ -530,7 +541,9 @@ impl Brain {
         let bound = self.step(id, &Event::Assign(Run { execution, worker }));
         debug_assert!(bound.is_ok(), "{bound:?}");
         let Some(entry) = self.jobs.get_mut(&id).filter(|_| bound.is_ok()) else { return false };
-        entry.job.attempt += 1;
+        if entry.job.attempt == 0 || !planted(Defect::RetryNotCounted) {
+            entry.job.attempt += 1;
+        }
         let (attempt, needs) = (entry.job.attempt, entry.job.requirements);
         entry.job.begin(Execution {
             id: execution,
@@ -639,7 +652,7 @@ impl Brain {
         let (run, needs) = (job.state.run().copied(), job.requirements);
         if let Some(entry) = self.jobs.get_mut(&id) {
             let lost = matches!(&outcome, Outcome::Failed(failure) if failure.kind == FailureKind::WorkerLost);
-            entry.job.losses += u32::from(lost);
+            entry.job.losses += u32::from(lost && !planted(Defect::LossNotCounted));
             entry.job.attempt -= u32::from(outcome == Outcome::Released).min(entry.job.attempt);
             if let Some(current) = entry.job.current_mut() {
                 (current.finished_at, current.outcome, current.log_entries) = (Some(at), Some(outcome), log_entries);
@@ -647,8 +660,12 @@ impl Brain {
         }
         self.step(id, event)?;
         if let Some(run) = run {
-            self.executions.remove(&run.execution);
-            self.fleet.update(run.worker, |worker| worker.release(run.execution, &needs));
+            if !planted(Defect::NoFencing) {
+                self.executions.remove(&run.execution);
+            }
+            if !planted(Defect::SlotNotReleased) {
+                self.fleet.update(run.worker, |worker| worker.release(run.execution, &needs));
+            }
         }
         Ok(())
     }
@@ -769,8 +786,11 @@ impl Brain {
     fn disconnect(&mut self, worker: WorkerId, connection: Connection) {
         self.fleet.update(worker, |worker| {
             worker.latest = worker.latest.max(Some(connection));
-            if worker.connection == Some(connection) {
+            if worker.connection == Some(connection) || planted(Defect::OldStreamBelieved) {
                 worker.connection = None;
+            }
+            if planted(Defect::LeaseIgnored) {
+                worker.lease_until = Elapsed::default();
             }
         });
     }

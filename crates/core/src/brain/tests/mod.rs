@@ -4,9 +4,7 @@ mod leases;
 mod model;
 mod paging;
 mod queue;
-mod random;
 mod workers;
-mod world;
 
 use super::*;
 use crate::{
