@@ -56,6 +56,8 @@ pub(super) struct Server {
     connections: u64,
     turns: u64,
     turn_scheduled: bool,
+    /// Something came since the last turn.
+    waiting: bool,
     wakes: u64,
     /// The last commit took so long that a silent worker may not be to blame.
     slow: bool,
@@ -109,6 +111,7 @@ impl Server {
             connections: 0,
             turns: 0,
             turn_scheduled: false,
+            waiting: false,
             wakes: 0,
             slow: false,
             stalled: false,
@@ -383,6 +386,11 @@ impl World {
 
     /// Something came: a turn follows soon, unless the disk must be waited for.
     pub(super) fn nudge(&mut self) {
+        self.server.waiting = true;
+        self.schedule_turn();
+    }
+
+    fn schedule_turn(&mut self) {
         if self.server.is_up() && !self.server.turn_scheduled && self.may_turn() {
             self.server.turns += 1;
             let wait = self.dice.roll(For::Turn, self.server.life, self.server.turns).u64(0..=2);
@@ -413,6 +421,7 @@ impl World {
     }
 
     fn turn(&mut self) {
+        self.server.waiting = false;
         self.set_clock();
         self.resolve_deferred();
         let renewed = std::mem::take(&mut self.server.heartbeats);
@@ -530,7 +539,9 @@ impl World {
         if !self.server.flights.is_empty() {
             self.start_disk();
         }
-        self.nudge();
+        if self.server.waiting {
+            self.schedule_turn();
+        }
     }
 
     pub(super) fn disk_again(&mut self, life: u64) {
