@@ -205,6 +205,10 @@ impl Session {
         self.lapsed = false;
         self.set_lease(lease_end(asked, welcome.lease));
         self.watch_lease(self.now);
+        // The greeting may have left before the wish to leave came.
+        if self.leaving.is_some() {
+            self.send(FromWorker::Leaving);
+        }
         for verdict in welcome.held {
             if verdict.keep {
                 self.forget_logs(LogAck { execution: verdict.execution, entries: verdict.log_entries });
