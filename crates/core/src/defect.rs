@@ -9,8 +9,8 @@ pub enum Defect {
     NoFencing,
     /// The worker counts its lease from the moment the answer arrives.
     LeaseFromReceipt,
-    /// The worker starts under a renewed lease what was given to it under one that ran out.
-    LapseForgotten,
+    /// What was under way when a stream broke is not sent again on the next.
+    NotSentAgain,
     /// What a worker holds is given to others as soon as its stream breaks.
     LeaseIgnored,
     /// A lease that was parked before a restart is not waited for.

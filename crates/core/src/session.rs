@@ -178,7 +178,9 @@ impl Session {
 
     pub fn disconnected(&mut self) {
         self.link = Link::Down;
-        (self.in_flight, self.next_to_send) = (0, RecordId(0));
+        if !planted(Defect::NotSentAgain) {
+            (self.in_flight, self.next_to_send) = (0, RecordId(0));
+        }
     }
 
     pub fn received(&mut self, message: ToWorker, now: Elapsed) {
@@ -246,7 +248,7 @@ impl Session {
     /// this worker's.
     fn watch_lease(&mut self, now: Elapsed) {
         self.now = now;
-        if self.is_up() && !self.lapsed && now >= self.lease && !planted(Defect::LapseForgotten) {
+        if self.is_up() && !self.lapsed && now >= self.lease {
             self.lapsed = true;
             self.actions.push(Action::Reconnect);
         }

@@ -23,7 +23,7 @@ pub enum Defect {
     GuardianIgnoresDeath,
     NoFencing,
     LeaseFromReceipt,
-    LapseForgotten,
+    NotSentAgain,
     LeaseIgnored,
     ParkForgotten,
     RetryNotCounted,
@@ -40,7 +40,7 @@ impl Defect {
         match self {
             Defect::NoFencing => Some(InCore::NoFencing),
             Defect::LeaseFromReceipt => Some(InCore::LeaseFromReceipt),
-            Defect::LapseForgotten => Some(InCore::LapseForgotten),
+            Defect::NotSentAgain => Some(InCore::NotSentAgain),
             Defect::LeaseIgnored => Some(InCore::LeaseIgnored),
             Defect::ParkForgotten => Some(InCore::ParkForgotten),
             Defect::RetryNotCounted => Some(InCore::RetryNotCounted),

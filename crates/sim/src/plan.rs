@@ -35,6 +35,8 @@ pub struct Shape {
     pub disk: (u64, u64),
     /// Of a hundred calls, so many lose their question or their answer.
     pub lost_calls: u64,
+    /// Of a hundred processes, so many take seconds.
+    pub long_jobs: u64,
     /// From here on nothing goes wrong any more.
     pub calm: u64,
 }
@@ -122,6 +124,7 @@ pub enum Fault {
         agent: usize,
         length: u64,
         extra: u64,
+        way: Way,
     },
     /// A worker says again what was settled long ago.
     Stale {
@@ -185,34 +188,38 @@ impl Plan {
     pub fn of(seed: u64) -> Self {
         let mut rng = Dice::new(seed).roll(For::Plan, 0, 0);
         let shape = Shape::draw(&mut rng);
-        let mut whats = Vec::new();
+        let end = shape.calm - LONGEST_FAULT;
+        let mut all = Vec::new();
+        let mut plan = |at: u64, what: What| all.push((at, what));
         let enqueues = rng.usize(10..50);
         let kinds = rng.u16(1..=64);
         for _ in 0..enqueues {
             let count = if rng.u8(..) < 12 { rng.u16(20..60) } else { rng.u16(1..6) };
-            whats.push(What::Enqueue { kind: rng.u16(0..kinds), count });
+            plan(rng.u64(100..end), What::Enqueue { kind: rng.u16(0..kinds), count });
         }
         for _ in 0..rng.usize(0..15) {
-            whats.push(What::Cancel { pick: rng.usize(..) });
+            plan(rng.u64(100..end), What::Cancel { pick: rng.usize(..) });
         }
         for _ in 0..rng.usize(0..15) {
-            whats.push(What::Retry { pick: rng.usize(..) });
+            plan(rng.u64(100..end), What::Retry { pick: rng.usize(..) });
         }
         // Each seed has its own choice of what can go wrong, so that no fault hides behind another in all of them.
         let kinds: Vec<usize> = (0..Fault::NAMES.len()).filter(|_| rng.bool()).collect();
-        let faults = if kinds.is_empty() { 0 } else { rng.usize(0..25) };
+        let faults = if kinds.is_empty() { 0 } else { rng.usize(0..18) };
         for _ in 0..faults {
-            let kind = kinds[rng.usize(..kinds.len())];
-            whats.push(What::Fault(fault(kind, &shape, &mut rng)));
+            let (at, agent) = (rng.u64(100..end), rng.usize(..shape.agents));
+            let mut strike = |at, rng: &mut Rng| {
+                let kind = kinds[rng.usize(..kinds.len())];
+                plan(at, What::Fault(fault(kind, agent, &shape, rng)));
+            };
+            strike(at, &mut rng);
+            // Trouble seldom comes alone.
+            while rng.u8(..) < 100 {
+                strike(at + rng.u64(0..2000), &mut rng);
+            }
         }
-        let at = |rng: &mut Rng| rng.u64(100..shape.calm - LONGEST_FAULT);
-        let times: Vec<u64> = whats.iter().map(|_| at(&mut rng)).collect();
-        let mut items: Vec<Planned> = times
-            .into_iter()
-            .zip(whats)
-            .zip(0..)
-            .map(|((at, what), key)| Planned { at, key, what })
-            .collect();
+        let mut items: Vec<Planned> =
+            all.into_iter().zip(0..).map(|((at, what), key)| Planned { at, key, what }).collect();
         items.sort_by_key(|item| item.at);
         Self { seed, shape, items }
     }
@@ -228,8 +235,8 @@ impl Plan {
     }
 }
 
-/// No fault lasts longer.
-const LONGEST_FAULT: u64 = 15_000;
+/// No fault lasts longer, with those that come with it.
+const LONGEST_FAULT: u64 = 17_000;
 
 impl Shape {
     fn draw(rng: &mut Rng) -> Self {
@@ -244,19 +251,20 @@ impl Shape {
             capacities,
             window: rng.usize(2..16),
             lease: Millis(lease),
-            grace: Millis(rng.u64(200..1500)),
+            grace: Millis(rng.u64(100..1200)),
             parked_lease: Millis(rng.u64(4000..12_000)),
             pipeline: if rng.bool() { 1 } else { rng.usize(2..4) },
             link: (link / 2, link),
             disk: (disk / 2, disk),
             lost_calls: if rng.bool() { 0 } else { rng.u64(1..20) },
-            calm: rng.u64(20_000..60_000),
+            long_jobs: if rng.bool() { 5 } else { rng.u64(10..80) },
+            calm: rng.u64(22_000..60_000),
         }
     }
 }
 
-fn fault(kind: usize, shape: &Shape, rng: &mut Rng) -> Fault {
-    let agent = rng.usize(..shape.agents);
+fn fault(kind: usize, agent: usize, shape: &Shape, rng: &mut Rng) -> Fault {
+    let way = [Way::Both, Way::Up, Way::Down][rng.usize(..3)];
     // Some shorter and some longer than the lease.
     let length = match rng.u8(..3) {
         0 => rng.u64(1..shape.lease.0 / 4),
@@ -279,10 +287,9 @@ fn fault(kind: usize, shape: &Shape, rng: &mut Rng) -> Fault {
             Fault::Cut { agent, lose: rng.bool(), server_learns, agent_learns }
         }
         11 => {
-            let way = [Way::Both, Way::Up, Way::Down][rng.usize(..3)];
             Fault::Partition { agent, length, way, reset: rng.bool() }
         }
-        12 => Fault::SlowLink { agent, length, extra: rng.u64(20..3000) },
+        12 => Fault::SlowLink { agent, length, extra: rng.u64(20..3000), way },
         _ => Fault::Stale { agent },
     }
 }

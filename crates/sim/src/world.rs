@@ -307,7 +307,9 @@ impl World {
                 self.cut(agent, lose, server_learns, agent_learns);
             }
             Fault::Partition { agent, length, way, reset } => self.partition(agent, length, way, reset),
-            Fault::SlowLink { agent, length, extra } => self.agents[agent].slow = (self.now + length, extra),
+            Fault::SlowLink { agent, length, extra, way } => {
+                self.agents[agent].slow = (self.now + length, extra, way);
+            }
             Fault::Stale { agent } => self.repeat_old_news(agent),
         }
     }

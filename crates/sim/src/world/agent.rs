@@ -9,7 +9,7 @@ use super::{
 use crate::{
     defect::Defect,
     dice::{Dice, For},
-    plan::Plan,
+    plan::{Plan, Way},
     trace::About,
 };
 use hodei_core::{
@@ -52,7 +52,7 @@ pub(super) struct Agent {
     /// Nothing passes to or from the server before then.
     pub cut_up_until: u64,
     pub cut_down_until: u64,
-    pub slow: (u64, u64),
+    pub slow: (u64, u64, Way),
 
     pub spool: BTreeMap<RecordId, Entry>,
     records: u64,
@@ -125,7 +125,7 @@ impl Agent {
             failures: 0,
             cut_up_until: 0,
             cut_down_until: 0,
-            slow: (0, 0),
+            slow: (0, 0, Way::Both),
             spool: BTreeMap::new(),
             records: 0,
             leaving: None,
@@ -462,9 +462,9 @@ impl World {
         self.inform(at, Notice::Started(execution, time));
         let n = self.ledger.runs_of(job);
         let mut rng = self.dice.roll(For::Process, job.0.as_u64_pair().1, n | (1 << 32));
-        let length = match rng.u8(..20) {
-            0 => rng.u64(3000..9000),
-            1..4 => rng.u64(500..3000),
+        let length = match rng.u64(..100) {
+            chance if chance < self.shape.long_jobs => rng.u64(2000..3 * self.shape.lease.0),
+            80.. => rng.u64(400..2000),
             _ => rng.u64(5..400),
         };
         for _ in 0..rng.u64(0..4) {

@@ -269,6 +269,14 @@ impl World {
     /// What a worker is said to have reported, it did report.
     fn check_outcome(&self, job: JobId, execution: &Execution) {
         let Some(outcome) = &execution.outcome else { return };
+        let given_away = matches!(outcome, Outcome::Failed(failure) if [CAME_BACK, NOT_HEARD].contains(&&*failure.message));
+        if let Some((at, live)) = self.ledger.live.get(&job)
+            && given_away
+            && *live == execution.id
+        {
+            let about = About { job: Some(job), agent: Some(*at) };
+            broken(Rule::OneLiveRun, about, format!("{} is given up while it lives on {at}", run_name(*live)));
+        }
         let reported = |wanted: &Outcome| {
             self.ledger.reported.get(&execution.id).is_some_and(|reported| reported.contains(wanted))
         };

@@ -125,8 +125,9 @@ impl World {
     fn link_delay(&self, what: For, at: usize, a: u64, b: u64) -> u64 {
         let (low, high) = self.shape.link;
         let mut rng = self.dice.roll(what, a, (b << 8) | at as u64);
-        let (slow_until, extra) = self.agents[at].slow;
-        let extra = if slow_until > self.now { rng.u64(0..=extra) } else { 0 };
+        let (slow_until, extra, way) = self.agents[at].slow;
+        let spared = matches!((what, way), (For::Up, Way::Down) | (For::Down, Way::Up));
+        let extra = if slow_until > self.now && !spared { rng.u64(0..=extra) } else { 0 };
         rng.u64(low..=high) + extra
     }
 
