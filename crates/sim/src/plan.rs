@@ -205,7 +205,7 @@ impl Plan {
         }
         // Each seed has its own choice of what can go wrong, so that no fault hides behind another in all of them.
         let kinds: Vec<usize> = (0..Fault::NAMES.len()).filter(|_| rng.bool()).collect();
-        let faults = if kinds.is_empty() { 0 } else { rng.usize(0..18) };
+        let faults = if kinds.is_empty() { 0 } else { rng.usize(0..20) };
         for _ in 0..faults {
             let (at, agent) = (rng.u64(100..end), rng.usize(..shape.agents));
             let mut strike = |at, rng: &mut Rng| {
@@ -214,7 +214,7 @@ impl Plan {
             };
             strike(at, &mut rng);
             // Trouble seldom comes alone.
-            while rng.u8(..) < 100 {
+            while rng.u8(..) < 150 {
                 strike(at + rng.u64(0..2000), &mut rng);
             }
         }
@@ -247,7 +247,7 @@ impl Shape {
         let sizes = [slots(1), slots(2), slots(4), Capacity { slots: 3, cpu_millis: 1000, memory_bytes: 100 }];
         let capacities = (0..4).map(|_| sizes[rng.usize(..sizes.len())]).collect();
         Self {
-            agents: rng.usize(1..=4),
+            agents: rng.usize(1..=4).max(rng.usize(1..=3)),
             capacities,
             window: rng.usize(2..16),
             lease: Millis(lease),
@@ -257,7 +257,7 @@ impl Shape {
             link: (link / 2, link),
             disk: (disk / 2, disk),
             lost_calls: if rng.bool() { 0 } else { rng.u64(1..20) },
-            long_jobs: if rng.bool() { 5 } else { rng.u64(10..80) },
+            long_jobs: if rng.u8(..4) == 0 { 5 } else { rng.u64(20..90) },
             calm: rng.u64(22_000..60_000),
         }
     }
