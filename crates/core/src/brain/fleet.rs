@@ -25,6 +25,8 @@ pub(super) struct Worker {
     pub connection: Option<Connection>,
     /// The latest connection heard of. Word of an older one is out of date, whenever it comes.
     pub latest: Option<Connection>,
+    /// When it greeted on its connection.
+    pub connected_at: Elapsed,
     /// When its work may be given to others, the grace not counted.
     pub lease_until: Elapsed,
     /// The lease that a leader before us gave when it left. It holds until the worker has heard of ours.
@@ -52,6 +54,7 @@ impl Fleet {
         let worker = Worker {
             connection: None,
             latest: None,
+            connected_at: Elapsed::default(),
             lease_until,
             parked_until: Elapsed::default(),
             paused: false,

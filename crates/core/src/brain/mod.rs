@@ -104,7 +104,10 @@ pub struct Brain {
     dirty_workers: BTreeSet<WorkerId>,
     gone_workers: Vec<WorkerRecord>,
     dirty_tokens: BTreeSet<Hash>,
-    parked_until: Option<Time>,
+    /// For how long leases are parked as the server leaves.
+    parking: Option<Millis>,
+    /// Leases that an earlier leader parked may not be over.
+    parked: bool,
     /// Classes whose lines changed in this turn.
     touched: Vec<ClassId>,
     reads: Reads,
@@ -162,7 +165,8 @@ impl Brain {
             dirty_workers: BTreeSet::new(),
             gone_workers: Vec::new(),
             dirty_tokens: BTreeSet::new(),
-            parked_until: None,
+            parking: None,
+            parked: false,
             touched: Vec::new(),
             reads: Reads::default(),
             leaving: Vec::new(),
@@ -170,7 +174,9 @@ impl Brain {
         };
         // Nobody knows when the last signs of life came, so every lease begins anew.
         let parked = loaded.parked_until.filter(|_| !planted(Defect::ParkForgotten));
-        let parked = parked.map_or(Millis::ZERO, |until| until - now.wall);
+        // All of what was left at the last commit: what the wall clock did since then says nothing.
+        let parked = parked.map_or(Millis::ZERO, |until| until - loaded.last);
+        brain.parked = parked > Millis::ZERO;
         for record in loaded.workers {
             let id = record.id;
             brain.fleet.add(record, now.elapsed + brain.config.lease);
@@ -383,9 +389,21 @@ impl Brain {
                 None => batch.dropped_tokens.push(hash),
             }
         }
-        batch.parked_until = self.parked_until.take();
+        if self.parking.is_some() || (self.parked && !batch.is_empty()) {
+            batch.parked_until = Some(now + self.parked_for());
+        }
         self.batch += 1;
         batch
+    }
+
+    /// How long leases that were parked are still good for. Every batch says it anew in its own time, so that no leader
+    /// has to rely on a wall clock that may be set.
+    fn parked_for(&mut self) -> Millis {
+        let left = self.fleet.iter().map(|worker| worker.parked_until - self.elapsed).max();
+        let left = left.unwrap_or(Millis::ZERO);
+        let parking = self.parking.take();
+        self.parked = left > Millis::ZERO && parking.is_none();
+        left.max(parking.unwrap_or(Millis::ZERO))
     }
 
     fn answer(&mut self, caller: Caller, answer: Result<Answer, Refusal>) {
@@ -746,10 +764,11 @@ impl Brain {
         let (older, reborn) = (worker.connection, worker.record.incarnation != Some(hello.incarnation));
         let held: Vec<ExecutionId> = worker.held.iter().copied().collect();
         self.close(id, older);
-        let lease_until = self.elapsed + self.config.lease;
+        let (now, lease_until) = (self.elapsed, self.elapsed + self.config.lease);
         self.fleet.update(id, |worker| {
             (worker.connection, worker.latest) = (Some(connection), Some(connection));
             worker.lease_until = worker.lease_until.max(lease_until);
+            worker.connected_at = now;
             (worker.paused, worker.lost) = (hello.leaving, false);
             worker.record.incarnation = Some(hello.incarnation);
         });
@@ -800,7 +819,10 @@ impl Brain {
         let lease_until = at + self.config.lease;
         self.fleet.update(worker, |worker| {
             worker.lease_until = worker.lease_until.max(lease_until);
-            worker.parked_until = Elapsed::default();
+            // A greeting is a sign of life, too, but its answer may never arrive.
+            if worker.connection.is_some() && at > worker.connected_at {
+                worker.parked_until = Elapsed::default();
+            }
         });
     }
 
@@ -846,7 +868,7 @@ impl Brain {
     }
 
     fn park(&mut self, lease: Millis) {
-        self.parked_until = Some(self.now + lease);
+        self.parking = Some(lease);
         let connected = self.fleet.iter().filter_map(|worker| Some((worker.record.id, worker.connection?)));
         for (worker, connection) in connected.collect::<Vec<_>>() {
             let until = self.elapsed + lease;
