@@ -4,6 +4,7 @@
 
 mod bench;
 mod services;
+mod sim;
 mod test;
 mod tidy;
 
@@ -29,6 +30,8 @@ enum Chore {
     Tidy,
     /// Measure Hodei on both stores, beside the limits of this machine
     Bench(bench::Args),
+    /// Simulate whole clusters, one for each seed, with everything that can go wrong
+    Sim(sim::Args),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Chore::Test(args) => test::run(&root, &args),
         Chore::Tidy => tidy::run(&root),
         Chore::Bench(args) => bench::run(&root, &args),
+        Chore::Sim(args) => sim::run(&root, &args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -13,7 +13,7 @@ use super::{
 
 /// Each crate of this workspace and the ones of ours that it may use, tests included: a test that needs more belongs
 /// to a crate further up. Nothing may use `hodei` (the binary) or `xtask`, so neither is in any list.
-const LAYERS: [(&str, &[&str]); 8] = [
+const LAYERS: [(&str, &[&str]); 9] = [
     ("hodei-core", &[]),
     ("hodei-api", &["hodei-core"]),
     ("hodei-store", &["hodei-core"]),
@@ -21,6 +21,7 @@ const LAYERS: [(&str, &[&str]); 8] = [
     ("hodei-server", &["hodei-core", "hodei-api", "hodei-store"]),
     ("hodei", &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server"]),
     ("hodei-bench", &["hodei-api"]),
+    ("hodei-sim", &["hodei-core"]),
     ("xtask", &[]),
 ];
 

@@ -1,0 +1,25 @@
+//! A million steps of whatever can happen, and the promise that a seed tells the same story twice.
+
+use hodei_sim::{Plan, report, run_many, trace_of};
+use std::thread::available_parallelism;
+
+const STEPS: u64 = 1_000_000;
+
+#[test]
+fn a_million_steps_break_no_rule() {
+    let threads = available_parallelism().map_or(1, |threads| threads.get());
+    match run_many(0, threads, None, |tally, _| tally.steps >= STEPS) {
+        Ok(tally) => println!("{} seeds, {} steps, {} jobs", tally.seeds, tally.steps, tally.jobs),
+        Err((_, failure)) => panic!("{}", report(&failure, None)),
+    }
+}
+
+#[test]
+fn a_seed_is_the_same_history_each_time() {
+    for seed in 0..20 {
+        let (first, second) = (trace_of(&Plan::of(seed)), trace_of(&Plan::of(seed)));
+        let differs = first.iter().zip(&second).position(|(first, second)| first != second);
+        assert_eq!(differs.map(|at| (&first[at], &second[at])), None, "seed {seed}");
+        assert_eq!(first.len(), second.len(), "seed {seed}");
+    }
+}
