@@ -205,7 +205,7 @@ impl Session {
         self.heartbeat = welcome.heartbeat;
         self.next_heartbeat = asked + self.heartbeat;
         self.lapsed = false;
-        self.set_lease(lease_end(asked, welcome.lease));
+        self.set_lease(self.lease_end(asked, welcome.lease));
         self.watch_lease(self.now);
         // The greeting may have left before the wish to leave came.
         if self.leaving.is_some() {
@@ -240,8 +240,7 @@ impl Session {
 
     /// The answer to a heartbeat may come after a longer lease was given: it does not shorten it.
     fn extend_lease(&mut self, from: Elapsed, lease: Millis) {
-        let from = if planted(Defect::LeaseFromReceipt) { self.now } else { from };
-        self.set_lease(self.lease.max(lease_end(from, lease)));
+        self.set_lease(self.lease.max(self.lease_end(from, lease)));
     }
 
     /// A lease that ran out can be renewed too late for what was given under it. Only a new greeting tells what still is
@@ -252,6 +251,13 @@ impl Session {
             self.lapsed = true;
             self.actions.push(Action::Reconnect);
         }
+    }
+
+    /// The worker stops a little before the server thinks it must, so that both may be slow.
+    fn lease_end(&self, from: Elapsed, lease: Millis) -> Elapsed {
+        let from = if planted(Defect::LeaseFromReceipt) { self.now } else { from };
+        let margin = (lease.0 / 10).min(1000);
+        from + Millis(lease.0 - margin)
     }
 
     fn set_lease(&mut self, until: Elapsed) {
@@ -453,10 +459,4 @@ impl Session {
             self.actions.push(Action::SendRecord(*id));
         }
     }
-}
-
-/// The worker stops a little before the server thinks it must, so that both may be slow.
-fn lease_end(from: Elapsed, lease: Millis) -> Elapsed {
-    let margin = (lease.0 / 10).min(1000);
-    from + Millis(lease.0 - margin)
 }

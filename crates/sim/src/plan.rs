@@ -208,8 +208,14 @@ impl Plan {
         let faults = if kinds.is_empty() { 0 } else { rng.usize(0..20) };
         for _ in 0..faults {
             let (at, agent) = (rng.u64(100..end), rng.usize(..shape.agents));
-            let mut strike = |at, rng: &mut Rng| {
+            let mut strike = |at: u64, rng: &mut Rng| {
                 let kind = kinds[rng.usize(..kinds.len())];
+                if kind == PARTITION && rng.bool() {
+                    // A link is often slow before it breaks.
+                    let extra = rng.u64(20..shape.lease.0 / 2);
+                    let begins = at - rng.u64(0..at.min(extra));
+                    plan(begins, What::Fault(Fault::SlowLink { agent, length: extra, extra, way: Way::Down }));
+                }
                 plan(at, What::Fault(fault(kind, agent, &shape, rng)));
             };
             strike(at, &mut rng);
@@ -235,6 +241,7 @@ impl Plan {
     }
 }
 
+const PARTITION: usize = 11;
 /// No fault lasts longer, with those that come with it.
 const LONGEST_FAULT: u64 = 17_000;
 
@@ -286,7 +293,7 @@ fn fault(kind: usize, agent: usize, shape: &Shape, rng: &mut Rng) -> Fault {
             let (server_learns, agent_learns) = (rng.u64(0..2000), rng.u64(0..2000));
             Fault::Cut { agent, lose: rng.bool(), server_learns, agent_learns }
         }
-        11 => {
+        PARTITION => {
             Fault::Partition { agent, length, way, reset: rng.bool() }
         }
         12 => Fault::SlowLink { agent, length, extra: rng.u64(20..3000), way },
