@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     }
     let threads = available_parallelism().map_or(1, NonZero::get);
     let (began, watched) = (Instant::now(), std::io::stderr().is_terminal());
-    let outcome = run_many(args.from, threads, args.defect, |tally, started| {
+    let (tally, failure) = run_many(args.from, threads, args.defect, |tally, started| {
         if watched && started.is_multiple_of(16) {
             eprint!("\r{started} of {} seeds, {} steps ", args.seeds, tally.steps);
             _ = std::io::stderr().flush();
@@ -46,19 +46,13 @@ fn main() -> ExitCode {
     if watched {
         eprintln!();
     }
-    match outcome {
-        Ok(tally) => {
-            summarise(&tally, began);
-            ExitCode::SUCCESS
-        }
-        Err((tally, failure)) => {
-            eprintln!("{}", failure.headline());
-            eprintln!("looking for a smaller history that breaks the same rule ...\n");
-            eprintln!("{}", report(&failure, args.defect));
-            summarise(&tally, began);
-            ExitCode::FAILURE
-        }
+    if let Some(failure) = &failure {
+        eprintln!("{}", failure.headline());
+        eprintln!("looking for a smaller history that breaks the same rule ...\n");
+        eprintln!("{}", report(failure, args.defect));
     }
+    summarise(&tally, began);
+    if failure.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn summarise(tally: &Tally, began: Instant) {

@@ -293,9 +293,7 @@ fn fault(kind: usize, agent: usize, shape: &Shape, rng: &mut Rng) -> Fault {
             let (server_learns, agent_learns) = (rng.u64(0..2000), rng.u64(0..2000));
             Fault::Cut { agent, lose: rng.bool(), server_learns, agent_learns }
         }
-        PARTITION => {
-            Fault::Partition { agent, length, way, reset: rng.bool() }
-        }
+        PARTITION => Fault::Partition { agent, length, way, reset: rng.bool() },
         12 => Fault::SlowLink { agent, length, extra: rng.u64(20..3000), way },
         _ => Fault::Stale { agent },
     }

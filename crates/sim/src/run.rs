@@ -65,9 +65,7 @@ pub fn run(plan: &Plan, defect: Option<Defect>, traced: bool) -> Result<Tally, B
     let outcome = quietly(|| while world.step() {});
     hodei_core::defect::plant(None);
     match outcome {
-        Ok(()) => {
-            Ok(Tally { seeds: 1, steps: world.steps, jobs: world.jobs_finished(), faults: plan.fault_counts() })
-        }
+        Ok(()) => Ok(Tally { seeds: 1, steps: world.steps, jobs: world.jobs_finished(), faults: plan.fault_counts() }),
         Err(broken) => {
             let trace = world.trace.concerning(broken.about, TRACE_LINES);
             Err(Box::new(Failure { seed: plan.seed, step: world.steps, time: world.time(), broken, trace }))
@@ -91,7 +89,7 @@ pub fn run_many(
     threads: usize,
     defect: Option<Defect>,
     enough: impl Fn(&Tally, u64) -> bool + Sync,
-) -> Result<Tally, (Tally, Box<Failure>)> {
+) -> (Tally, Option<Box<Failure>>) {
     let next = AtomicU64::new(from);
     let state: Mutex<(Tally, Option<Box<Failure>>)> = Mutex::default();
     let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,11 +114,7 @@ pub fn run_many(
         }
     };
     std::thread::scope(|scope| (0..threads.max(1)).for_each(|_| _ = scope.spawn(work)));
-    let (tally, failure) = std::mem::take(&mut *lock());
-    match failure {
-        Some(failure) => Err((tally, failure)),
-        None => Ok(tally),
-    }
+    std::mem::take(&mut *lock())
 }
 
 thread_local! {

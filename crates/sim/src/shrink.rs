@@ -93,8 +93,7 @@ impl Search {
 /// What to tell of a failing seed: what broke, how to see it again, and the smallest history found that breaks the same.
 pub fn report(failure: &Failure, defect: Option<Defect>) -> String {
     let plan = Plan::of(failure.seed);
-    let mut search =
-        Search { plan, failure: Box::new(failure.clone()), defect, until: Instant::now() + PATIENCE };
+    let mut search = Search { plan, failure: Box::new(failure.clone()), defect, until: Instant::now() + PATIENCE };
     search.cut_tail();
     search.drop_items();
     search.drop_agents();

@@ -100,6 +100,24 @@ impl Fleet {
         self.free.iter().map(|(_, id)| *id).find(|id| self.workers.get(id).is_some_and(|worker| worker.fits(needs)))
     }
 
+    /// Why a ready job with these needs is not placed, in words.
+    pub fn why_wait(&self, needs: &Requirements) -> &'static str {
+        let connected = || self.iter().filter(|worker| worker.connection.is_some());
+        let fitting = || connected().filter(|worker| worker.could_fit(needs));
+        let open = || fitting().filter(|worker| worker.is_open());
+        if connected().next().is_none() {
+            "no worker is connected"
+        } else if fitting().next().is_none() {
+            "no connected worker is large enough for its requirements"
+        } else if open().next().is_none() {
+            "every worker that fits is leaving"
+        } else if open().any(|worker| worker.fits(needs)) {
+            "a worker has room and its turn is coming"
+        } else {
+            "every worker that fits is busy"
+        }
+    }
+
     /// Workers whose lease ended more than `grace` ago.
     pub fn expired(&self, now: Elapsed, grace: Millis) -> Vec<WorkerId> {
         let late = |worker: &&Worker| !worker.lost && now >= worker.expiry() + grace;
@@ -150,13 +168,13 @@ impl Worker {
         }
     }
 
-    pub fn fits(&self, needs: &Requirements) -> bool {
+    fn fits(&self, needs: &Requirements) -> bool {
         let free = self.free();
         free.slots > 0 && free.cpu_millis >= needs.cpu_millis && free.memory_bytes >= needs.memory_bytes
     }
 
     /// Whether it could run this if it had nothing else to do.
-    pub fn could_fit(&self, needs: &Requirements) -> bool {
+    fn could_fit(&self, needs: &Requirements) -> bool {
         let whole = &self.record.info.capacity;
         whole.slots > 0 && whole.cpu_millis >= needs.cpu_millis && whole.memory_bytes >= needs.memory_bytes
     }

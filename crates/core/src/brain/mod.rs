@@ -246,22 +246,7 @@ impl Brain {
             State::Delayed { reason: DelayReason::Scheduled, .. } => "waits for its time".into(),
             State::Delayed { reason: DelayReason::Retry, .. } => "waits before its next attempt".into(),
             State::Scheduled { .. } => "its worker has not started it yet".into(),
-            State::Pending { .. } => {
-                let connected = || self.fleet.iter().filter(|worker| worker.connection.is_some());
-                let fitting = || connected().filter(|worker| worker.could_fit(&job.requirements));
-                let open = || fitting().filter(|worker| worker.is_open());
-                if connected().next().is_none() {
-                    "no worker is connected".into()
-                } else if fitting().next().is_none() {
-                    "no connected worker is large enough for its requirements".into()
-                } else if open().next().is_none() {
-                    "every worker that fits is leaving".into()
-                } else if open().any(|worker| worker.fits(&job.requirements)) {
-                    "a worker has room and its turn is coming".into()
-                } else {
-                    "every worker that fits is busy".into()
-                }
-            }
+            State::Pending { .. } => self.fleet.why_wait(&job.requirements).into(),
             _ => String::new(),
         }
     }

@@ -65,13 +65,16 @@ fn broken(rule: Rule, about: impl Into<About>, message: impl Into<String>) -> ! 
     std::panic::panic_any(Broken { rule, about: about.into(), message: message.into() })
 }
 
+/// The jobs of one class that wait, in order.
+type Line = BTreeMap<(Priority, u64), (JobId, Requirements)>;
+
 /// What the world knows for sure, beside what the brain and the store believe.
 #[derive(Default)]
 pub(super) struct Ledger {
     /// Every job as the last turn left it, durable or not.
     truth: BTreeMap<JobId, Job>,
     /// Those that wait, by class, and what each worker is bound to do.
-    pending: BTreeMap<ClassId, BTreeMap<(Priority, u64), (JobId, Requirements)>>,
+    pending: BTreeMap<ClassId, Line>,
     bound: BTreeMap<WorkerId, Capacity>,
     open: usize,
     /// How many executions a job had when it was last retried by hand.
@@ -255,9 +258,7 @@ impl World {
         let era = self.ledger.eras.get(&job.id).copied().unwrap_or(0);
         let of_era = || job.executions.iter().skip(era);
         let runs = of_era().filter(|execution| execution.outcome != Some(Outcome::Released)).count();
-        let is_loss = |execution: &&Execution| {
-            matches!(&execution.outcome, Some(Outcome::Failed(failure)) if failure.kind == FailureKind::WorkerLost)
-        };
+        let is_loss = |execution: &&Execution| matches!(&execution.outcome, Some(Outcome::Failed(failure)) if failure.kind == FailureKind::WorkerLost);
         let losses = of_era().filter(is_loss).count();
         let right = job.attempt as usize == runs && job.losses as usize == losses;
         if !right || job.attempt > job.retry.max_attempts {
@@ -269,7 +270,8 @@ impl World {
     /// What a worker is said to have reported, it did report.
     fn check_outcome(&self, job: JobId, execution: &Execution) {
         let Some(outcome) = &execution.outcome else { return };
-        let given_away = matches!(outcome, Outcome::Failed(failure) if [CAME_BACK, NOT_HEARD].contains(&&*failure.message));
+        let given_away =
+            matches!(outcome, Outcome::Failed(failure) if [CAME_BACK, NOT_HEARD].contains(&&*failure.message));
         if let Some((at, live)) = self.ledger.live.get(&job)
             && given_away
             && *live == execution.id
@@ -531,7 +533,8 @@ impl World {
         };
         if !safe {
             let about = About { job: Some(job), agent: Some(at) };
-            let message = format!("the worker forgot what {} printed or became, which is not stored", run_name(execution));
+            let message =
+                format!("the worker forgot what {} printed or became, which is not stored", run_name(execution));
             broken(Rule::NothingAcknowledgedIsLost, about, message);
         }
     }
