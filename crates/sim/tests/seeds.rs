@@ -1,12 +1,12 @@
-//! A million steps of whatever can happen, and the promise that a seed tells the same story twice.
+//! Millions of steps of whatever can happen, and the promise that a seed tells the same story twice.
 
 use hodei_sim::{Plan, report, run_many, trace_of};
 use std::thread::available_parallelism;
 
-const STEPS: u64 = 1_000_000;
+const STEPS: u64 = 4_000_000;
 
 #[test]
-fn a_million_steps_break_no_rule() {
+fn millions_of_steps_break_no_rule() {
     let threads = available_parallelism().map_or(1, |threads| threads.get());
     let (tally, failure) = run_many(0, threads, None, |tally, _| tally.steps >= STEPS);
     if let Some(failure) = failure {

@@ -6,6 +6,7 @@ use hodei_core::{
     brain::{Batch, Refusal},
     id::{ExecutionId, JobId, WorkerId},
     job::{ClassId, Execution, Job},
+    protocol::Verdict,
     spec::{Priority, Requirements},
     state::{FailureKind, Outcome, State, StateKind},
     worker::{Capacity, WorkerState},
@@ -505,6 +506,18 @@ impl World {
         let before = self.ledger.sent.insert(execution, (job, worker));
         if before.is_some_and(|before| before != (job, worker)) {
             broken(Rule::OneLiveRun, job, format!("{} went to two workers", run_name(execution)));
+        }
+    }
+
+    /// A worker forgets the lines that a welcome calls stored.
+    pub(super) fn check_welcome(&self, verdicts: &[Verdict]) {
+        for Verdict { execution, log_entries, .. } in verdicts.iter().filter(|verdict| verdict.keep) {
+            let stored = self.store.log_entries(*execution);
+            if *log_entries > stored {
+                let about = About { job: self.ledger.job_of(*execution), agent: None };
+                let message = format!("{} has {stored} lines stored, not {log_entries}", run_name(*execution));
+                broken(Rule::NothingAcknowledgedIsLost, about, message);
+            }
         }
     }
 

@@ -29,9 +29,11 @@ pub(super) struct Link {
     pub to_agent: bool,
     /// The server still listens.
     pub from_agent: bool,
-    /// Broken: what is said from now on is lost. With `lose`, so is what was said before and has not arrived.
+    /// Broken: nothing passes down any more. What the agent said, or says before it notices, is lost with `lose`, or
+    /// arrives late, when the server may have heard of the next stream already.
     cut: bool,
     lose: bool,
+    lingers_until: u64,
     last_heard: u64,
     sent_up: u64,
     sent_down: u64,
@@ -73,6 +75,7 @@ impl World {
             from_agent: true,
             cut: false,
             lose: false,
+            lingers_until: 0,
             last_heard: self.now,
             sent_up: 0,
             sent_down: 0,
@@ -138,7 +141,7 @@ impl World {
 
     pub(super) fn send_up(&mut self, key: u64, message: FromWorker) {
         let Some(link) = self.links.get(&key) else { return };
-        if link.cut {
+        if link.lose {
             return;
         }
         let (at, n) = (link.agent, link.sent_up);
@@ -146,7 +149,7 @@ impl World {
         let heal = self.behind(self.agents[at].cut_up_until);
         let Some(link) = self.links.get_mut(&key) else { return };
         link.sent_up += 1;
-        link.up_until = link.up_until.max(self.now + delay).max(heal);
+        link.up_until = link.up_until.max(self.now + delay).max(heal).max(link.lingers_until);
         let arrives = link.up_until;
         self.at(arrives, Event::Up(key, message));
     }
@@ -174,7 +177,7 @@ impl World {
 
     pub(super) fn up(&mut self, key: u64, message: FromWorker) {
         let Some(link) = self.links.get(&key) else { return };
-        let heal = self.agents[link.agent].cut_up_until;
+        let heal = self.agents[link.agent].cut_up_until.max(link.lingers_until);
         if link.lose || !link.from_agent || link.server_life != self.server.life || !self.server.is_up() {
             return;
         }
@@ -224,7 +227,7 @@ impl World {
         let Some(link) = self.links.get(&key) else { return };
         let at = link.agent;
         let heal = self.agents[at].cut_down_until;
-        if link.lose || self.agents[at].link != Some(key) || !self.agents[at].is_awake() {
+        if link.cut || self.agents[at].link != Some(key) || !self.agents[at].is_awake() {
             return;
         }
         if heal > self.now {
@@ -364,10 +367,11 @@ impl World {
     pub(super) fn break_link(&mut self, key: u64, lose: bool, server_learns: u64, agent_learns: u64) {
         let Some(link) = self.links.get_mut(&key) else { return };
         (link.cut, link.lose) = (true, link.lose || lose);
-        let (up, down) = (link.up_until.max(self.now), link.down_until.max(self.now));
-        let (up, down) = if lose { (self.now, self.now) } else { (up, down) };
-        self.at(up + server_learns, Event::UpEnds(key));
-        self.at(down + agent_learns, Event::DownEnds(key));
+        if !lose {
+            link.lingers_until = self.now + server_learns;
+        }
+        self.after(server_learns + 1, Event::UpEnds(key));
+        self.after(agent_learns, Event::DownEnds(key));
     }
 
     pub(super) fn partition(&mut self, at: usize, length: u64, way: Way, reset: bool) {

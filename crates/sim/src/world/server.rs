@@ -618,7 +618,8 @@ impl World {
                         keep: bound.job.is_some(),
                         log_entries: self.server.log_stored.get(&bound.execution).copied().unwrap_or(0),
                     };
-                    let held = verdicts.iter().map(verdict).collect();
+                    let held: Vec<Verdict> = verdicts.iter().map(verdict).collect();
+                    self.check_welcome(&held);
                     let heartbeat = self.heartbeat_length();
                     let welcome = Welcome { lease: self.shape.lease, heartbeat, held };
                     self.send_down(link_key(life, connection), ToWorker::Welcome(welcome));
