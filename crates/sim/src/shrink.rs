@@ -5,6 +5,7 @@ use crate::{
     plan::{Plan, What},
     run::{Failure, run},
 };
+use clap::ValueEnum;
 use std::{
     fmt::Write,
     time::{Duration, Instant},
@@ -102,7 +103,9 @@ pub fn report(failure: &Failure, defect: Option<Defect>) -> String {
 
     let mut text = String::new();
     _ = writeln!(text, "{}", failure.headline());
-    _ = writeln!(text, "replay: cargo xtask sim --from {} --seeds 1", failure.seed);
+    let planted = defect.and_then(|defect| defect.to_possible_value());
+    let planted = planted.map(|value| format!(" --defect {}", value.get_name())).unwrap_or_default();
+    _ = writeln!(text, "replay: cargo xtask sim --from {} --seeds 1{planted}", failure.seed);
     let (plan, items) = (&search.plan, search.plan.items.len());
     _ = writeln!(text, "\nThe smallest history found has {items} planned events on {} workers:", plan.shape.agents);
     _ = writeln!(text, "  {:?}", plan.shape);

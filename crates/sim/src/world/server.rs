@@ -518,7 +518,9 @@ impl World {
             return;
         }
         let Some(Flight { commit, effects, acks, began, .. }) = self.server.flights.pop_front() else { return };
-        note!(self, "server", (), "batch {} is durable", commit.batch.number);
+        for job in commit.batch.jobs.iter().map(|write| &write.job) {
+            note!(self, "server", About::from(job.id), "is {} on disk", job.state.kind().name());
+        }
         (self.server.slow, self.server.stalled) = (self.now - began > STALL, false);
         self.server.committed = commit.batch.number;
         for chunk in &commit.logs {

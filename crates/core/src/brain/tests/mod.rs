@@ -1,4 +1,4 @@
-//! The brain under test: a model store, a server around it, and workers that run the real session.
+//! The brain under test, step by step, with a model store and a server around it. Random histories are in `sim`.
 
 mod leases;
 mod model;
