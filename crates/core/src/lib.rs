@@ -5,6 +5,7 @@
 //! [`brain`] and the worker's [`session`], can be run in a simulation exactly as they run in production.
 
 pub mod brain;
+pub mod defect;
 pub mod id;
 pub mod job;
 pub mod protocol;

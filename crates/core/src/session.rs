@@ -5,6 +5,7 @@
 //! when it is sent, when it is sent again and when it may be forgotten.
 
 use crate::{
+    defect::{Defect, planted},
     id::{ExecutionId, IdMap, Incarnation},
     job::Progress,
     protocol::{Assignment, Finished, FromWorker, Hello, LogAck, StopReason, ToWorker, Welcome},
@@ -181,7 +182,9 @@ impl Session {
 
     pub fn disconnected(&mut self) {
         self.link = Link::Down;
-        (self.in_flight, self.next_to_send) = (0, RecordId(0));
+        if !planted(Defect::NotSentAgain) {
+            (self.in_flight, self.next_to_send) = (0, RecordId(0));
+        }
     }
 
     pub fn received(&mut self, message: ToWorker, now: Elapsed) {
@@ -206,8 +209,12 @@ impl Session {
         self.heartbeat = welcome.heartbeat;
         self.next_heartbeat = asked + self.heartbeat;
         self.lapsed = false;
-        self.set_lease(lease_end(asked, welcome.lease));
+        self.set_lease(self.lease_end(asked, welcome.lease));
         self.watch_lease(self.now);
+        // The greeting may have left before the wish to leave came.
+        if self.leaving.is_some() {
+            self.send(FromWorker::Leaving);
+        }
         for verdict in welcome.held {
             if verdict.keep {
                 self.forget_logs(LogAck { execution: verdict.execution, entries: verdict.log_entries });
@@ -237,7 +244,7 @@ impl Session {
 
     /// The answer to a heartbeat may come after a longer lease was given: it does not shorten it.
     fn extend_lease(&mut self, from: Elapsed, lease: Millis) {
-        self.set_lease(self.lease.max(lease_end(from, lease)));
+        self.set_lease(self.lease.max(self.lease_end(from, lease)));
     }
 
     /// A lease that ran out can be renewed too late for what was given under it. Only a new greeting tells what still is
@@ -248,6 +255,13 @@ impl Session {
             self.lapsed = true;
             self.actions.push(Action::Reconnect);
         }
+    }
+
+    /// The worker stops a little before the server thinks it must, so that both may be slow.
+    fn lease_end(&self, from: Elapsed, lease: Millis) -> Elapsed {
+        let from = if planted(Defect::LeaseFromReceipt) { self.now } else { from };
+        let margin = (lease.0 / 10).min(1000);
+        from + Millis(lease.0 - margin)
     }
 
     fn set_lease(&mut self, until: Elapsed) {
@@ -449,10 +463,4 @@ impl Session {
             self.actions.push(Action::SendRecord(*id));
         }
     }
-}
-
-/// The worker stops a little before the server thinks it must, so that both may be slow.
-fn lease_end(from: Elapsed, lease: Millis) -> Elapsed {
-    let margin = (lease.0 / 10).min(1000);
-    from + Millis(lease.0 - margin)
 }

@@ -1,6 +1,7 @@
 //! The states of a job and the one function that moves it between them.
 
 use crate::{
+    defect::{Defect, planted},
     id::{ExecutionId, WorkerId},
     time::Time,
 };
@@ -227,6 +228,7 @@ impl State {
     /// An event that names an execution must name the one the job is bound to.
     fn fence(&self, event: &Event) -> Result<(), IllegalEvent> {
         match event.execution() {
+            Some(_) if planted(Defect::NoFencing) => Ok(()),
             Some(named) if self.run().map(|run| run.execution) != Some(named) => Err(IllegalEvent::Stale(named)),
             _ => Ok(()),
         }

@@ -666,7 +666,7 @@ impl Loop {
                 let verdict = |bound: &Bound| Verdict {
                     execution: bound.execution,
                     keep: bound.job.is_some(),
-                    log_entries: self.log_next.get(&bound.execution).copied().unwrap_or(0),
+                    log_entries: self.log_stored(bound.execution),
                 };
                 let held = verdicts.iter().map(verdict).collect();
                 let (lease, heartbeat) = (self.shared.options.lease, self.shared.options.heartbeat());
@@ -683,6 +683,13 @@ impl Loop {
             Effect::Close { connection, .. } => Some((connection, Parcel::Close)),
             Effect::Answer { .. } | Effect::Acked { .. } | Effect::ReadReady { .. } | Effect::ReadDue { .. } => None,
         }
+    }
+
+    /// How many log entries of an execution are durable. What an older stream brought since the last commit is not: a
+    /// worker that forgot it now would lose it with the next crash.
+    fn log_stored(&self, execution: ExecutionId) -> u64 {
+        let waiting = self.logs.iter().find(|chunk| chunk.execution == execution).map(|chunk| chunk.first);
+        waiting.or_else(|| self.log_next.get(&execution).copied()).unwrap_or(0)
     }
 
     /// Reads in the background, as often as it takes, and feeds what was found to the brain.

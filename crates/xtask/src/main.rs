@@ -6,6 +6,7 @@ mod bench;
 mod chaos;
 mod fuzz;
 mod services;
+mod sim;
 mod test;
 mod tidy;
 
@@ -31,6 +32,8 @@ enum Chore {
     Tidy,
     /// Measure Hodei on both stores, beside the limits of this machine
     Bench(bench::Args),
+    /// Simulate whole clusters, one for each seed, with everything that can go wrong
+    Sim(sim::Args),
     /// Feed every door with what nobody should send, and watch for panics, memory and time
     Fuzz(fuzz::Args),
     /// Kill, freeze, cut off and starve a running Hodei at random, and check that nothing acknowledged is lost
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Chore::Test(args) => test::run(&root, &args),
         Chore::Tidy => tidy::run(&root),
         Chore::Bench(args) => bench::run(&root, &args),
+        Chore::Sim(args) => sim::run(&root, &args),
         Chore::Fuzz(args) => fuzz::run(&root, &args),
         Chore::Chaos(args) => chaos::run(&root, &args),
     };

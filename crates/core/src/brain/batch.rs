@@ -2,8 +2,8 @@
 
 use crate::{
     id::JobId,
-    job::Job,
-    state::Run,
+    job::{Execution, Job},
+    state::{Event, Run},
     time::Time,
     token::{Hash, WorkerToken},
     worker::WorkerRecord,
@@ -45,6 +45,20 @@ pub struct Placement {
     pub job: JobId,
     pub run: Run,
     pub at: Time,
+}
+
+impl Placement {
+    /// Brings the job up to date, and says whether its row was behind.
+    pub fn apply(&self, job: &mut Job) -> bool {
+        let is_behind = job.executions.last().is_none_or(|last| last.id < self.run.execution);
+        let Some(state) = is_behind.then(|| job.state.next(&Event::Assign(self.run), self.at).ok()).flatten() else {
+            return false;
+        };
+        job.state = state;
+        job.attempt += 1;
+        job.begin(Execution::new(self.run, job.attempt, self.at));
+        true
+    }
 }
 
 /// Names a batch for good.

@@ -28,6 +28,8 @@ pub(super) struct Worker {
     pub connection: Option<Connection>,
     /// The latest connection heard of. Word of an older one is out of date, whenever it comes.
     pub latest: Option<Connection>,
+    /// When it greeted on its connection.
+    pub connected_at: Elapsed,
     /// When its work may be given to others, the grace not counted.
     pub lease_until: Elapsed,
     /// The lease that a leader before us gave when it left. It holds until the worker has heard of ours.
@@ -55,6 +57,7 @@ impl Fleet {
         let worker = Worker {
             connection: None,
             latest: None,
+            connected_at: Elapsed::default(),
             lease_until,
             parked_until: Elapsed::default(),
             paused: false,
@@ -107,6 +110,30 @@ impl Fleet {
         offers.filter_map(|(_, free)| free.iter().find(fits)).min().map(|(_, id)| *id)
     }
 
+    /// Why a ready job of this type and with these needs is not placed, in words.
+    pub fn why_wait(&self, task_type: Option<&str>, needs: &Requirements) -> String {
+        let connected = || self.iter().filter(|worker| worker.connection.is_some());
+        let offering = || connected().filter(|worker| worker.runs(task_type));
+        let fitting = || offering().filter(|worker| worker.could_fit(needs));
+        let open = || fitting().filter(|worker| worker.is_open());
+        if connected().next().is_none() {
+            "no worker is connected".into()
+        } else if offering().next().is_none() {
+            match task_type {
+                Some(task_type) => format!("no connected worker handles tasks of type {task_type}"),
+                None => "no connected worker runs processes".into(),
+            }
+        } else if fitting().next().is_none() {
+            "no connected worker is large enough for its requirements".into()
+        } else if open().next().is_none() {
+            "every worker that fits is leaving".into()
+        } else if open().any(|worker| worker.fits(needs)) {
+            "a worker has room and its turn is coming".into()
+        } else {
+            "every worker that fits is busy".into()
+        }
+    }
+
     /// Workers whose lease ended more than `grace` ago.
     pub fn expired(&self, now: Elapsed, grace: Millis) -> Vec<WorkerId> {
         let late = |worker: &&Worker| !worker.lost && now >= worker.expiry() + grace;
@@ -150,10 +177,14 @@ fn move_free(free: &mut BTreeMap<Offer, BTreeSet<Free>>, worker: &Worker, before
 }
 
 impl Worker {
+    /// Whether it takes jobs, as far as it has room for them.
+    pub fn is_open(&self) -> bool {
+        self.connection.is_some() && self.record.phase == Phase::Active && !self.paused
+    }
+
     /// Slots that a job can be sent to now.
     fn open_slots(&self) -> u32 {
-        let open = self.connection.is_some() && self.record.phase == Phase::Active && !self.paused;
-        if open { self.free().slots } else { 0 }
+        if self.is_open() { self.free().slots } else { 0 }
     }
 
     fn expiry(&self) -> Elapsed {
@@ -174,12 +205,12 @@ impl Worker {
         free.slots > 0 && free.cpu_millis >= needs.cpu_millis && free.memory_bytes >= needs.memory_bytes
     }
 
-    pub fn runs(&self, task_type: Option<&str>) -> bool {
+    fn runs(&self, task_type: Option<&str>) -> bool {
         self.record.info.offer.includes(task_type)
     }
 
     /// Whether it has room for this when it has nothing else to do.
-    pub fn could_fit(&self, needs: &Requirements) -> bool {
+    fn could_fit(&self, needs: &Requirements) -> bool {
         let whole = &self.record.info.capacity;
         whole.slots > 0 && whole.cpu_millis >= needs.cpu_millis && whole.memory_bytes >= needs.memory_bytes
     }
@@ -212,7 +243,7 @@ impl Worker {
         }
     }
 
-    fn view(&self) -> WorkerView {
+    pub fn view(&self) -> WorkerView {
         let running = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
         WorkerView { record: self.record.clone(), state: self.state(), running, free: self.free() }
     }

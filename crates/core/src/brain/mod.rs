@@ -7,10 +7,13 @@
 mod batch;
 mod fleet;
 mod input;
+#[cfg(feature = "inspect")]
+mod inspect;
 mod pages;
 mod placements;
 mod ready;
 mod timers;
+mod workers;
 
 #[cfg(test)]
 mod tests;
@@ -20,6 +23,7 @@ pub use fleet::WorkerView;
 pub use input::{Answer, Bound, Caller, Connection, Effect, Input, NewJob, Refusal, Registration, Report};
 
 use crate::{
+    defect::{Defect, planted},
     id::{ExecutionId, IdMap, JobId, WorkerId},
     job::{ClassId, Execution, Job, Progress},
     protocol::{Finished, Hello, StopReason},
@@ -104,7 +108,10 @@ pub struct Brain {
     dirty_workers: BTreeSet<WorkerId>,
     gone_workers: Vec<WorkerRecord>,
     dirty_tokens: BTreeSet<Hash>,
-    parked_until: Option<Time>,
+    /// For how long leases are parked as the server leaves.
+    parking: Option<Millis>,
+    /// Leases that an earlier leader parked may not be over.
+    parked: bool,
     /// Classes whose lines changed in this turn.
     touched: Vec<ClassId>,
     reads: Reads,
@@ -168,14 +175,18 @@ impl Brain {
             dirty_workers: BTreeSet::new(),
             gone_workers: Vec::new(),
             dirty_tokens: BTreeSet::new(),
-            parked_until: None,
+            parking: None,
+            parked: false,
             touched: Vec::new(),
             reads: Reads::default(),
             leaving: Vec::new(),
             effects: Vec::new(),
         };
         // Nobody knows when the last signs of life came, so every lease begins anew.
-        let parked = loaded.parked_until.map_or(Millis::ZERO, |until| until - now.wall);
+        let parked = loaded.parked_until.filter(|_| !planted(Defect::ParkForgotten));
+        // All of what was left at the last commit: what the wall clock did since then says nothing.
+        let parked = parked.map_or(Millis::ZERO, |until| until - loaded.last);
+        brain.parked = parked > Millis::ZERO;
         for record in loaded.workers {
             let id = record.id;
             brain.fleet.add(record, now.elapsed + brain.config.lease);
@@ -220,6 +231,10 @@ impl Brain {
 
     /// The job that this worker runs under this execution, unless it is stale.
     pub fn bound(&self, worker: WorkerId, execution: ExecutionId) -> Option<JobId> {
+        if planted(Defect::NoFencing) {
+            let had_it = |entry: &&Entry| entry.job.executions.iter().any(|known| known.id == execution);
+            return self.jobs.values().find(had_it).map(|entry| entry.job.id);
+        }
         let job = *self.executions.get(&execution)?;
         let run = self.jobs.get(&job)?.job.state.run()?;
         (run.worker == worker && run.execution == execution).then_some(job)
@@ -245,23 +260,7 @@ impl Brain {
             State::Delayed { reason: DelayReason::Scheduled, .. } => "waits for its time".into(),
             State::Delayed { reason: DelayReason::Retry, .. } => "waits before its next attempt".into(),
             State::Scheduled { .. } => "its worker has not started it yet".into(),
-            State::Pending { .. } => {
-                let connected = || self.fleet.iter().filter(|worker| worker.connection.is_some());
-                if connected().next().is_none() {
-                    "no worker is connected".into()
-                } else if !connected().any(|worker| worker.runs(job.task_type.as_deref())) {
-                    match &job.task_type {
-                        Some(task_type) => format!("no connected worker handles tasks of type {task_type}"),
-                        None => "no connected worker runs processes".into(),
-                    }
-                } else if !connected()
-                    .any(|worker| worker.runs(job.task_type.as_deref()) && worker.could_fit(&job.requirements))
-                {
-                    "no connected worker is large enough for its requirements".into()
-                } else {
-                    "every worker that fits is busy".into()
-                }
-            }
+            State::Pending { .. } => self.fleet.why_wait(job.task_type.as_deref(), &job.requirements),
             _ => String::new(),
         }
     }
@@ -392,9 +391,21 @@ impl Brain {
                 None => batch.dropped_tokens.push(hash),
             }
         }
-        batch.parked_until = self.parked_until.take();
+        if self.parking.is_some() || (self.parked && !batch.is_empty()) {
+            batch.parked_until = Some(now + self.parked_for());
+        }
         self.batch += 1;
         batch
+    }
+
+    /// How long leases that were parked are still good for. Every batch says it anew in its own time, so that no leader
+    /// has to rely on a wall clock that may be set.
+    fn parked_for(&mut self) -> Millis {
+        let left = self.fleet.iter().map(|worker| worker.parked_until - self.elapsed).max();
+        let left = left.unwrap_or(Millis::ZERO);
+        let parking = self.parking.take();
+        self.parked = left > Millis::ZERO && parking.is_none();
+        left.max(parking.unwrap_or(Millis::ZERO))
     }
 
     fn answer(&mut self, caller: Caller, answer: Result<Answer, Refusal>) {
@@ -575,7 +586,9 @@ impl Brain {
         let bound = self.step(id, &Event::Assign(Run { execution, worker }));
         debug_assert!(bound.is_ok(), "{bound:?}");
         let Some(entry) = self.jobs.get_mut(&id).filter(|_| bound.is_ok()) else { return false };
-        entry.job.attempt += 1;
+        if entry.job.attempt == 0 || !planted(Defect::RetryNotCounted) {
+            entry.job.attempt += 1;
+        }
         let (attempt, needs) = (entry.job.attempt, entry.job.requirements);
         entry.job.begin(Execution::new(Run { execution, worker }, attempt, self.now));
         self.executions.insert(execution, id);
@@ -676,7 +689,7 @@ impl Brain {
         let (run, needs) = (job.state.run().copied(), job.requirements);
         if let Some(entry) = self.jobs.get_mut(&id) {
             let lost = matches!(&outcome, Outcome::Failed(failure) if failure.kind == FailureKind::WorkerLost);
-            entry.job.losses += u32::from(lost);
+            entry.job.losses += u32::from(lost && !planted(Defect::LossNotCounted));
             entry.job.attempt -= u32::from(outcome == Outcome::Released).min(entry.job.attempt);
             if let Some(current) = entry.job.current_mut() {
                 (current.finished_at, current.outcome, current.log_entries) = (Some(at), Some(outcome), log_entries);
@@ -685,7 +698,9 @@ impl Brain {
         self.step(id, event)?;
         if let Some(run) = run {
             self.executions.remove(&run.execution);
-            self.fleet.update(run.worker, |worker| worker.release(run.execution, &needs));
+            if !planted(Defect::SlotNotReleased) {
+                self.fleet.update(run.worker, |worker| worker.release(run.execution, &needs));
+            }
         }
         Ok(())
     }
@@ -721,165 +736,6 @@ impl Brain {
     fn conclude(&mut self, id: JobId, event: &Event, outcome: Outcome) {
         let ended = self.end(id, event, outcome, self.now, 0);
         debug_assert!(ended.is_ok(), "{ended:?}");
-    }
-
-    // ---- workers ------------------------------------------------------------------------------------------------
-
-    fn register(&mut self, request: Registration) -> Result<Answer, Refusal> {
-        let token = self.tokens.get_mut(&request.token).ok_or(TokenRefused::Unknown)?;
-        token.redeem(request.worker, request.key, self.now)?;
-        let id = token.worker;
-        self.dirty_tokens.insert(request.token);
-        let record = WorkerRecord {
-            id,
-            info: request.info,
-            session: request.session,
-            incarnation: None,
-            phase: Phase::Active,
-            registered_at: self.now,
-        };
-        match self.fleet.get(id).map(|worker| worker.connection) {
-            Some(connection) => {
-                self.close(id, connection);
-                self.fleet.redescribe(record.clone());
-            }
-            None => self.fleet.add(record.clone(), self.elapsed + self.config.lease),
-        }
-        self.dirty_workers.insert(id);
-        Ok(Answer::Registered(Box::new(record)))
-    }
-
-    fn close(&mut self, worker: WorkerId, connection: Option<Connection>) {
-        if let Some(connection) = connection {
-            self.effects.push(Effect::Close { worker, connection });
-            self.fleet.update(worker, |worker| worker.connection = None);
-        }
-    }
-
-    fn connect(&mut self, id: WorkerId, connection: Connection, hello: Hello) {
-        let in_order = |worker: &&fleet::Worker| worker.latest < Some(connection);
-        let Some(worker) = self.fleet.get(id).filter(in_order) else {
-            self.effects.push(Effect::Close { worker: id, connection });
-            return;
-        };
-        let (older, reborn) = (worker.connection, worker.record.incarnation != Some(hello.incarnation));
-        let held: Vec<ExecutionId> = worker.held.iter().copied().collect();
-        self.close(id, older);
-        let renewed = hello.info.filter(|info| self.fleet.get(id).is_some_and(|worker| worker.record.info != *info));
-        if let (Some(info), Some(worker)) = (renewed, self.fleet.get(id)) {
-            self.fleet.redescribe(WorkerRecord { info, ..worker.record.clone() });
-            self.dirty_workers.insert(id);
-        }
-        let lease_until = self.elapsed + self.config.lease;
-        self.fleet.update(id, |worker| {
-            (worker.connection, worker.latest) = (Some(connection), Some(connection));
-            worker.lease_until = worker.lease_until.max(lease_until);
-            (worker.paused, worker.lost) = (hello.leaving, false);
-            worker.record.incarnation = Some(hello.incarnation);
-        });
-        if reborn {
-            self.dirty_workers.insert(id);
-        }
-        let named: BTreeSet<ExecutionId> = hello.held.iter().chain(&hello.ended).copied().collect();
-        let bound = |execution: &ExecutionId| Bound { execution: *execution, job: self.bound(id, *execution) };
-        let verdicts = named.iter().map(bound).collect();
-        self.effects.push(Effect::Welcome { worker: id, connection, verdicts });
-        for execution in held {
-            self.reconcile(execution, named.contains(&execution), reborn);
-        }
-        if self.fleet.get(id).is_some_and(|worker| worker.record.phase == Phase::Draining) {
-            self.effects.push(Effect::Drain { worker: id, connection });
-        }
-    }
-
-    /// Brings together what the server knows of an execution and what its worker says of it.
-    fn reconcile(&mut self, execution: ExecutionId, named: bool, reborn: bool) {
-        let Some(id) = self.executions.get(&execution).copied() else { return };
-        let Some((run, state)) = self.run_of(id).zip(self.jobs.get(&id).map(|entry| &entry.job.state)) else { return };
-        let (cancel, unstarted) = (state.cancel().is_some(), matches!(state, State::Scheduled { .. }));
-        let overdue = self.jobs.get(&id).and_then(|entry| entry.job.due_at()).is_some_and(|at| at <= self.now);
-        match (named, unstarted && !reborn) {
-            (true, _) if cancel => self.stop(run, StopReason::Cancelled),
-            (true, _) if overdue => self.stop(run, StopReason::RunTimeout),
-            (true, _) => {}
-            (false, true) if cancel => self.conclude(id, &Event::ConfirmCancel(execution), Outcome::Cancelled),
-            (false, true) => self.send_run(id),
-            (false, false) => self.lose(execution, "its worker came back without it"),
-        }
-    }
-
-    fn disconnect(&mut self, worker: WorkerId, connection: Connection) {
-        self.fleet.update(worker, |worker| {
-            worker.latest = worker.latest.max(Some(connection));
-            if worker.connection == Some(connection) {
-                worker.connection = None;
-            }
-        });
-    }
-
-    fn renew(&mut self, worker: WorkerId, at: Elapsed) {
-        let lease_until = at + self.config.lease;
-        self.fleet.update(worker, |worker| {
-            worker.lease_until = worker.lease_until.max(lease_until);
-            worker.parked_until = Elapsed::default();
-        });
-    }
-
-    fn drain(&mut self, id: WorkerId) -> Result<Answer, Refusal> {
-        let connection = self.fleet.update(id, |worker| {
-            worker.record.phase = Phase::Draining;
-            worker.connection
-        });
-        let connection = connection.ok_or(Refusal::NoSuchWorker(id))?;
-        self.dirty_workers.insert(id);
-        if let Some(connection) = connection {
-            self.effects.push(Effect::Drain { worker: id, connection });
-        }
-        Ok(Answer::Done)
-    }
-
-    fn unregister(&mut self, id: WorkerId) -> Result<Answer, Refusal> {
-        let worker = self.fleet.get(id).ok_or(Refusal::NoSuchWorker(id))?;
-        let (held, connection) = (worker.held.iter().copied().collect::<Vec<_>>(), worker.connection);
-        for execution in held {
-            if let Some(job) = self.executions.get(&execution).copied() {
-                self.conclude(job, &Event::Release(execution), Outcome::Released);
-            }
-        }
-        self.close(id, connection);
-        if let Some(worker) = self.fleet.remove(id) {
-            self.dirty_workers.remove(&id);
-            self.gone_workers.push(WorkerRecord { phase: Phase::Terminated, ..worker.record });
-        }
-        Ok(Answer::Done)
-    }
-
-    fn expire_leases(&mut self) {
-        for id in self.fleet.expired(self.elapsed, self.config.lease_grace) {
-            let Some(worker) = self.fleet.get(id) else { continue };
-            let (held, connection) = (worker.held.iter().copied().collect::<Vec<_>>(), worker.connection);
-            self.close(id, connection);
-            self.fleet.update(id, |worker| worker.lost = true);
-            for execution in held {
-                self.lose(execution, "its worker was not heard of until its lease ran out");
-            }
-        }
-    }
-
-    fn park(&mut self, lease: Millis) {
-        self.parked_until = Some(self.now + lease);
-        let connected = self.fleet.iter().filter_map(|worker| Some((worker.record.id, worker.connection?)));
-        for (worker, connection) in connected.collect::<Vec<_>>() {
-            let until = self.elapsed + lease;
-            self.fleet.update(worker, |worker| worker.lease_until = worker.lease_until.max(until));
-            self.effects.push(Effect::Park { worker, connection, lease });
-        }
-    }
-
-    fn forget_old_tokens(&mut self) {
-        let now = self.now;
-        let old = self.tokens.extract_if(|_, token| now >= token.expires_at + TOKEN_MEMORY);
-        self.dirty_tokens.extend(old.map(|(hash, _)| hash));
     }
 
     // ---- timers and pages ---------------------------------------------------------------------------------------

@@ -4,11 +4,13 @@
 //! the last of what one commit brings, so a short job costs one write and not two. The record is as durable as a row:
 //! whoever loads applies it to the rows that are behind it.
 
-use super::{Brain, Entry, batch::BatchId, batch::Placement};
+use super::{
+    Brain, Entry,
+    batch::{BatchId, Placement},
+};
 use crate::{
     id::JobId,
-    job::{Execution, Job},
-    state::Event,
+    job::Job,
     time::{Elapsed, Millis},
 };
 use std::collections::BTreeMap;
@@ -86,15 +88,10 @@ impl Brain {
 
     /// A job that an earlier leader placed: its row says so unless it is behind.
     pub(super) fn take_back_placed(&mut self, placement: Placement, mut job: Job) {
-        let Placement { run, at, .. } = placement;
-        let is_behind = job.executions.last().is_none_or(|last| last.id < run.execution);
-        let Some(state) = is_behind.then(|| job.state.next(&Event::Assign(run), at).ok()).flatten() else { return };
-        job.state = state;
-        job.attempt += 1;
-        job.begin(Execution::new(run, job.attempt, at));
-        let id = job.id;
-        self.take_back(job);
-        self.mark(id);
+        if placement.apply(&mut job) {
+            self.take_back(job);
+            self.mark(placement.job);
+        }
     }
 
     /// The job as it is, when its row is behind.

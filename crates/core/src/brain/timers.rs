@@ -111,7 +111,7 @@ fn timer_of(job: &Job) -> Option<At> {
     job.due_at().map(|at| (at, job.id))
 }
 
-#[cfg(test)]
+#[cfg(feature = "inspect")]
 impl Timers {
     /// Whether a timer is in memory, or beyond what has been read.
     pub fn will_reach(&self, at: Time, job: JobId) -> bool {

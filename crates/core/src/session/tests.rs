@@ -281,6 +281,17 @@ fn a_worker_that_leaves_does_not_exit_before_its_last_result_is_in_the_spool() {
     assert!(acked(&mut session, &[1], &[]).contains(&Action::Exit { for_good: false }));
 }
 
+/// Otherwise the server would go on giving, and the worker giving back, without end.
+#[test]
+fn a_wish_to_leave_between_greeting_and_welcome_is_said_after_the_welcome() {
+    let mut session = Session::new(incarnation(), with_slots(1), Vec::new());
+    session.connected(Elapsed(0));
+    session.release();
+    session.take_actions();
+    session.received(welcome(Vec::new()), Elapsed(0));
+    assert!(session.take_actions().contains(&Action::Send(FromWorker::Leaving)));
+}
+
 #[test]
 fn leaving_for_good_is_not_taken_back() {
     let mut session = running(1, &[1]);

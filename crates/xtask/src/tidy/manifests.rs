@@ -22,6 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("hodei-server", &["hodei-core", "hodei-api", "hodei-store"]),
     ("hodei", &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server", "hodei-sdk"]),
     ("hodei-bench", &["hodei-api", "hodei-sdk"]),
+    ("hodei-sim", &["hodei-core"]),
     ("hodei-chaos", &["hodei-api"]),
     ("hodei-fuzz", &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server", "hodei"]),
     ("xtask", &[]),

@@ -138,12 +138,42 @@ fn a_parked_lease_outlives_the_server_and_the_way_back() {
 }
 
 #[test]
+fn a_greeting_does_not_prove_that_its_answer_arrived() {
+    let (mut rig, worker, job) = silent();
+    let execution = rig.execution(job);
+    rig.tell(Input::Park { lease: Millis::seconds(600) });
+    rig.server.restart();
+    // The server hears a sign of life in the greeting itself.
+    rig.connect(worker, incarnation(1), &[execution]);
+    rig.heartbeat(worker);
+    rig.pass(Millis::seconds(500));
+    assert!(!lost(&rig, job));
+}
+
+#[test]
+fn a_clock_that_is_set_while_the_server_is_away_ends_no_parked_lease() {
+    let (mut rig, _, job) = silent();
+    rig.tell(Input::Park { lease: Millis::seconds(600) });
+    rig.server.now.wall = rig.server.now.wall + Millis::seconds(3600);
+    rig.server.restart();
+    rig.pass(Millis::seconds(300));
+    rig.server.now.wall = rig.server.now.wall + Millis::seconds(3600);
+    rig.enqueue(spec());
+    rig.server.restart();
+    rig.pass(Millis::seconds(290));
+    assert!(!lost(&rig, job));
+    rig.pass(Millis::seconds(20));
+    assert!(lost(&rig, job));
+}
+
+#[test]
 fn a_worker_that_has_heard_of_the_new_lease_is_under_it() {
     let (mut rig, worker, job) = silent();
     let execution = rig.execution(job);
     rig.tell(Input::Park { lease: Millis::seconds(600) });
     rig.server.restart();
     rig.connect(worker, incarnation(1), &[execution]);
+    rig.pass(Millis(1));
     rig.heartbeat(worker);
     rig.pass(Millis(65_000 - 1));
     assert!(!lost(&rig, job));

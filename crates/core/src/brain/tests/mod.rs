@@ -1,12 +1,10 @@
-//! The brain under test: a model store, a server around it, and workers that run the real session.
+//! The brain under test, step by step, with a model store and a server around it. Random histories are in `sim`.
 
 mod leases;
 mod model;
 mod paging;
 mod queue;
-mod random;
 mod workers;
-mod world;
 
 use super::*;
 use crate::{

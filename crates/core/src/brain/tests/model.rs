@@ -56,20 +56,6 @@ impl Store {
         self.due.extend(due(job));
     }
 
-    /// A job as the next leader will see it: its row, and the placement that the row may be behind of.
-    pub fn latest(&self, id: JobId) -> Option<Job> {
-        let mut job = self.jobs.get(&id)?.clone();
-        let placed = self.placements.values().flatten().rfind(|placement| placement.job == id);
-        if let Some(Placement { run, at, .. }) = placed.copied()
-            && job.executions.last().is_none_or(|last| last.id < run.execution)
-        {
-            job.state = job.state.next(&Event::Assign(run), at).expect("it was pending");
-            job.attempt += 1;
-            job.begin(Execution::new(run, job.attempt, at));
-        }
-        Some(job)
-    }
-
     pub fn load(&mut self) -> Loaded {
         self.epoch += 1;
         let lanes: BTreeSet<_> = self.ready.keys().map(|(class, priority, _)| (*class, *priority)).collect();

@@ -1,0 +1,169 @@
+//! Workers that come, go, fall silent and come back.
+
+use super::*;
+
+impl Brain {
+    pub(super) fn register(&mut self, request: Registration) -> Result<Answer, Refusal> {
+        let token = self.tokens.get_mut(&request.token).ok_or(TokenRefused::Unknown)?;
+        token.redeem(request.worker, request.key, self.now)?;
+        let id = token.worker;
+        self.dirty_tokens.insert(request.token);
+        let record = WorkerRecord {
+            id,
+            info: request.info,
+            session: request.session,
+            incarnation: None,
+            phase: Phase::Active,
+            registered_at: self.now,
+        };
+        match self.fleet.get(id).map(|worker| worker.connection) {
+            Some(connection) => {
+                self.close(id, connection);
+                self.fleet.redescribe(record.clone());
+            }
+            None => self.fleet.add(record.clone(), self.elapsed + self.config.lease),
+        }
+        self.dirty_workers.insert(id);
+        Ok(Answer::Registered(Box::new(record)))
+    }
+
+    fn close(&mut self, worker: WorkerId, connection: Option<Connection>) {
+        if let Some(connection) = connection {
+            self.effects.push(Effect::Close { worker, connection });
+            self.fleet.update(worker, |worker| worker.connection = None);
+        }
+    }
+
+    pub(super) fn connect(&mut self, id: WorkerId, connection: Connection, hello: Hello) {
+        let in_order = |worker: &&fleet::Worker| worker.latest < Some(connection);
+        let Some(worker) = self.fleet.get(id).filter(in_order) else {
+            self.effects.push(Effect::Close { worker: id, connection });
+            return;
+        };
+        let (older, reborn) = (worker.connection, worker.record.incarnation != Some(hello.incarnation));
+        let held: Vec<ExecutionId> = worker.held.iter().copied().collect();
+        self.close(id, older);
+        let renewed = hello.info.filter(|info| self.fleet.get(id).is_some_and(|worker| worker.record.info != *info));
+        if let (Some(info), Some(worker)) = (renewed, self.fleet.get(id)) {
+            self.fleet.redescribe(WorkerRecord { info, ..worker.record.clone() });
+            self.dirty_workers.insert(id);
+        }
+        let (now, lease_until) = (self.elapsed, self.elapsed + self.config.lease);
+        self.fleet.update(id, |worker| {
+            (worker.connection, worker.latest) = (Some(connection), Some(connection));
+            worker.lease_until = worker.lease_until.max(lease_until);
+            worker.connected_at = now;
+            (worker.paused, worker.lost) = (hello.leaving, false);
+            worker.record.incarnation = Some(hello.incarnation);
+        });
+        if reborn {
+            self.dirty_workers.insert(id);
+        }
+        let named: BTreeSet<ExecutionId> = hello.held.iter().chain(&hello.ended).copied().collect();
+        let bound = |execution: &ExecutionId| Bound { execution: *execution, job: self.bound(id, *execution) };
+        let verdicts = named.iter().map(bound).collect();
+        self.effects.push(Effect::Welcome { worker: id, connection, verdicts });
+        for execution in held {
+            self.reconcile(execution, named.contains(&execution), reborn);
+        }
+        if self.fleet.get(id).is_some_and(|worker| worker.record.phase == Phase::Draining) {
+            self.effects.push(Effect::Drain { worker: id, connection });
+        }
+    }
+
+    /// Brings together what the server knows of an execution and what its worker says of it.
+    fn reconcile(&mut self, execution: ExecutionId, named: bool, reborn: bool) {
+        let Some(id) = self.executions.get(&execution).copied() else { return };
+        let Some((run, state)) = self.run_of(id).zip(self.jobs.get(&id).map(|entry| &entry.job.state)) else { return };
+        let (cancel, unstarted) = (state.cancel().is_some(), matches!(state, State::Scheduled { .. }));
+        let overdue = self.jobs.get(&id).and_then(|entry| entry.job.due_at()).is_some_and(|at| at <= self.now);
+        match (named, unstarted && !reborn) {
+            (true, _) if cancel => self.stop(run, StopReason::Cancelled),
+            (true, _) if overdue => self.stop(run, StopReason::RunTimeout),
+            (true, _) => {}
+            (false, true) if cancel => self.conclude(id, &Event::ConfirmCancel(execution), Outcome::Cancelled),
+            (false, true) => self.send_run(id),
+            (false, false) => self.lose(execution, "its worker came back without it"),
+        }
+    }
+
+    pub(super) fn disconnect(&mut self, worker: WorkerId, connection: Connection) {
+        self.fleet.update(worker, |worker| {
+            worker.latest = worker.latest.max(Some(connection));
+            if worker.connection == Some(connection) || planted(Defect::OldStreamBelieved) {
+                worker.connection = None;
+            }
+            if planted(Defect::LeaseIgnored) {
+                worker.lease_until = Elapsed::default();
+            }
+        });
+    }
+
+    pub(super) fn renew(&mut self, worker: WorkerId, at: Elapsed) {
+        let lease_until = at + self.config.lease;
+        self.fleet.update(worker, |worker| {
+            worker.lease_until = worker.lease_until.max(lease_until);
+            // A greeting is a sign of life, too, but its answer may never arrive.
+            if worker.connection.is_some() && at > worker.connected_at {
+                worker.parked_until = Elapsed::default();
+            }
+        });
+    }
+
+    pub(super) fn drain(&mut self, id: WorkerId) -> Result<Answer, Refusal> {
+        let connection = self.fleet.update(id, |worker| {
+            worker.record.phase = Phase::Draining;
+            worker.connection
+        });
+        let connection = connection.ok_or(Refusal::NoSuchWorker(id))?;
+        self.dirty_workers.insert(id);
+        if let Some(connection) = connection {
+            self.effects.push(Effect::Drain { worker: id, connection });
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn unregister(&mut self, id: WorkerId) -> Result<Answer, Refusal> {
+        let worker = self.fleet.get(id).ok_or(Refusal::NoSuchWorker(id))?;
+        let (held, connection) = (worker.held.iter().copied().collect::<Vec<_>>(), worker.connection);
+        for execution in held {
+            if let Some(job) = self.executions.get(&execution).copied() {
+                self.conclude(job, &Event::Release(execution), Outcome::Released);
+            }
+        }
+        self.close(id, connection);
+        if let Some(worker) = self.fleet.remove(id) {
+            self.dirty_workers.remove(&id);
+            self.gone_workers.push(WorkerRecord { phase: Phase::Terminated, ..worker.record });
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn expire_leases(&mut self) {
+        for id in self.fleet.expired(self.elapsed, self.config.lease_grace) {
+            let Some(worker) = self.fleet.get(id) else { continue };
+            let (held, connection) = (worker.held.iter().copied().collect::<Vec<_>>(), worker.connection);
+            self.close(id, connection);
+            self.fleet.update(id, |worker| worker.lost = true);
+            for execution in held {
+                self.lose(execution, "its worker was not heard of until its lease ran out");
+            }
+        }
+    }
+
+    pub(super) fn park(&mut self, lease: Millis) {
+        self.parking = Some(lease);
+        let connected = self.fleet.iter().filter_map(|worker| Some((worker.record.id, worker.connection?)));
+        for (worker, connection) in connected.collect::<Vec<_>>() {
+            let until = self.elapsed + lease;
+            self.fleet.update(worker, |worker| worker.lease_until = worker.lease_until.max(until));
+            self.effects.push(Effect::Park { worker, connection, lease });
+        }
+    }
+
+    pub(super) fn forget_old_tokens(&mut self) {
+        let now = self.now;
+        let old = self.tokens.extract_if(|_, token| now >= token.expires_at + TOKEN_MEMORY);
+        self.dirty_tokens.extend(old.map(|(hash, _)| hash));
+    }
+}

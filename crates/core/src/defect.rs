@@ -1,0 +1,58 @@
+//! Mistakes that a simulation can plant in this crate, to prove that it would notice them.
+//!
+//! Without the feature `defects`, which only the simulation turns on, [`planted`] is a constant and nothing of this is
+//! left in the program.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// A report is believed although its execution is not the job's current one.
+    NoFencing,
+    /// The worker counts its lease from the moment the answer arrives.
+    LeaseFromReceipt,
+    /// What was under way when a stream broke is not sent again on the next.
+    NotSentAgain,
+    /// What a worker holds is given to others as soon as its stream breaks.
+    LeaseIgnored,
+    /// A lease that was parked before a restart is not waited for.
+    ParkForgotten,
+    /// An attempt that follows a failed one is not counted.
+    RetryNotCounted,
+    /// A job whose worker was lost has not lost a worker.
+    LossNotCounted,
+    /// The least urgent job of a class goes first.
+    PriorityIgnored,
+    /// An ended execution keeps its slot.
+    SlotNotReleased,
+    /// The end of an old stream is taken for the end of the current one.
+    OldStreamBelieved,
+    /// What a line has beyond its window is forgotten after the first page.
+    LineForgotten,
+}
+
+#[cfg(feature = "defects")]
+mod chosen {
+    use super::Defect;
+    use std::cell::Cell;
+
+    thread_local! {
+        static CHOSEN: Cell<Option<Defect>> = const { Cell::new(None) };
+    }
+
+    /// Plants a defect, or none, in all that this thread does from now on.
+    pub fn plant(defect: Option<Defect>) {
+        CHOSEN.set(defect);
+    }
+
+    pub fn planted(defect: Defect) -> bool {
+        CHOSEN.get() == Some(defect)
+    }
+}
+
+#[cfg(feature = "defects")]
+pub use chosen::{plant, planted};
+
+/// Whether this defect is to be acted out.
+#[cfg(not(feature = "defects"))]
+pub const fn planted(_: Defect) -> bool {
+    false
+}

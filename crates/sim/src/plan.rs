@@ -1,0 +1,346 @@
+//! What a seed stands for: the shape of a cluster, what its users want, and what goes wrong, all as data that can be cut
+//! down.
+
+use crate::dice::{Dice, For};
+use fastrand::Rng;
+use hodei_core::{
+    spec::{JobSpec, Priority, Requirements, Work},
+    time::{Millis, Time},
+    worker::Capacity,
+};
+use std::sync::Arc;
+
+/// The type of all tasks there are.
+pub const TASK: &str = "task";
+
+/// A whole history before it happens.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub shape: Shape,
+    /// In order of time.
+    pub items: Vec<Planned>,
+}
+
+/// Times are milliseconds since the beginning of the simulation.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub agents: usize,
+    /// What each agent could have, also those that a smaller cluster leaves out.
+    pub capacities: Vec<Capacity>,
+    pub window: usize,
+    pub lease: Millis,
+    pub grace: Millis,
+    pub parked_lease: Millis,
+    /// Batches that may be on their way to the disk at one time.
+    pub pipeline: usize,
+    /// Bounds of what a message and a write to the disk take.
+    pub link: (u64, u64),
+    pub disk: (u64, u64),
+    /// Of a hundred calls, so many lose their question or their answer.
+    pub lost_calls: u64,
+    /// Of a hundred processes, so many take seconds.
+    pub long_jobs: u64,
+    /// From here on nothing goes wrong any more.
+    pub calm: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Planned {
+    pub at: u64,
+    /// Stays the same when others are left out.
+    pub key: u64,
+    pub what: What,
+}
+
+#[derive(Clone, Debug)]
+pub enum What {
+    Enqueue { kind: u16, count: u16 },
+    Cancel { pick: usize },
+    Retry { pick: usize },
+    Fault(Fault),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Both,
+    Up,
+    Down,
+}
+
+#[derive(Clone, Debug)]
+pub enum Fault {
+    ServerCrash {
+        down: u64,
+    },
+    ServerFreeze {
+        length: u64,
+    },
+    /// The server leaves in order and comes back.
+    Park {
+        down: u64,
+    },
+    /// The wall clock of the server is set.
+    ClockJump {
+        by: i64,
+    },
+    SlowDisk {
+        length: u64,
+        extra: u64,
+    },
+    /// Commits fail; a torn one is durable nevertheless.
+    FailingDisk {
+        length: u64,
+        torn: bool,
+    },
+    AgentCrash {
+        agent: usize,
+        down: u64,
+    },
+    AgentFreeze {
+        agent: usize,
+        length: u64,
+    },
+    /// An agent is asked to end: it finishes what runs, or gives it back.
+    AgentEnd {
+        agent: usize,
+        give_back: bool,
+        down: u64,
+    },
+    Drain {
+        agent: usize,
+    },
+    /// A stream breaks; each side hears of it in its own time.
+    Cut {
+        agent: usize,
+        lose: bool,
+        server_learns: u64,
+        agent_learns: u64,
+    },
+    /// Nothing passes. Then what waited passes late, or is lost with its stream.
+    Partition {
+        agent: usize,
+        length: u64,
+        way: Way,
+        reset: bool,
+    },
+    SlowLink {
+        agent: usize,
+        length: u64,
+        extra: u64,
+        way: Way,
+    },
+    /// A worker says again what was settled long ago.
+    Stale {
+        agent: usize,
+    },
+}
+
+impl Fault {
+    pub const NAMES: [&str; 14] = [
+        "server crash",
+        "server freeze",
+        "orderly restart",
+        "clock jump",
+        "slow disk",
+        "failing disk",
+        "agent crash",
+        "agent freeze",
+        "agent end",
+        "drain",
+        "cut",
+        "partition",
+        "slow link",
+        "stale report",
+    ];
+
+    pub fn kind(&self) -> usize {
+        match self {
+            Fault::ServerCrash { .. } => 0,
+            Fault::ServerFreeze { .. } => 1,
+            Fault::Park { .. } => 2,
+            Fault::ClockJump { .. } => 3,
+            Fault::SlowDisk { .. } => 4,
+            Fault::FailingDisk { .. } => 5,
+            Fault::AgentCrash { .. } => 6,
+            Fault::AgentFreeze { .. } => 7,
+            Fault::AgentEnd { .. } => 8,
+            Fault::Drain { .. } => 9,
+            Fault::Cut { .. } => 10,
+            Fault::Partition { .. } => 11,
+            Fault::SlowLink { .. } => 12,
+            Fault::Stale { .. } => 13,
+        }
+    }
+
+    pub fn agent(&self) -> Option<usize> {
+        match self {
+            Fault::AgentCrash { agent, .. }
+            | Fault::AgentFreeze { agent, .. }
+            | Fault::AgentEnd { agent, .. }
+            | Fault::Drain { agent }
+            | Fault::Cut { agent, .. }
+            | Fault::Partition { agent, .. }
+            | Fault::SlowLink { agent, .. }
+            | Fault::Stale { agent } => Some(*agent),
+            _ => None,
+        }
+    }
+}
+
+impl Plan {
+    pub fn of(seed: u64) -> Self {
+        let mut rng = Dice::new(seed).roll(For::Plan, 0, 0);
+        let shape = Shape::draw(&mut rng);
+        let end = shape.calm - LONGEST_FAULT;
+        let mut all = Vec::new();
+        let mut plan = |at: u64, what: What| all.push((at, what));
+        let enqueues = rng.usize(10..50);
+        let kinds = rng.u16(1..=64);
+        for _ in 0..enqueues {
+            let count = if rng.u8(..) < 12 { rng.u16(20..60) } else { rng.u16(1..6) };
+            plan(rng.u64(100..end), What::Enqueue { kind: rng.u16(0..kinds), count });
+        }
+        for _ in 0..rng.usize(0..15) {
+            plan(rng.u64(100..end), What::Cancel { pick: rng.usize(..) });
+        }
+        for _ in 0..rng.usize(0..15) {
+            plan(rng.u64(100..end), What::Retry { pick: rng.usize(..) });
+        }
+        // Each seed has its own choice of what can go wrong, so that no fault hides behind another in all of them.
+        let kinds: Vec<usize> = (0..Fault::NAMES.len()).filter(|_| rng.bool()).collect();
+        let faults = if kinds.is_empty() { 0 } else { rng.usize(0..20) };
+        for _ in 0..faults {
+            let (at, agent) = (rng.u64(100..end), rng.usize(..shape.agents));
+            let mut strike = |at: u64, rng: &mut Rng| {
+                let kind = kinds[rng.usize(..kinds.len())];
+                if kind == PARTITION && rng.bool() {
+                    // A link is often slow before it breaks.
+                    let extra = rng.u64(20..shape.lease.0 / 2);
+                    let begins = at - rng.u64(0..at.min(extra));
+                    plan(begins, What::Fault(Fault::SlowLink { agent, length: extra, extra, way: Way::Down }));
+                }
+                plan(at, What::Fault(fault(kind, agent, &shape, rng)));
+            };
+            strike(at, &mut rng);
+            // Trouble seldom comes alone.
+            while rng.u8(..) < 150 {
+                strike(at + rng.u64(0..2000), &mut rng);
+            }
+        }
+        let mut items: Vec<Planned> =
+            all.into_iter().zip(0..).map(|((at, what), key)| Planned { at, key, what }).collect();
+        items.sort_by_key(|item| item.at);
+        Self { seed, shape, items }
+    }
+
+    pub fn fault_counts(&self) -> [u64; Fault::NAMES.len()] {
+        let mut counts = [0; Fault::NAMES.len()];
+        for item in &self.items {
+            if let What::Fault(fault) = &item.what {
+                counts[fault.kind()] += 1;
+            }
+        }
+        counts
+    }
+}
+
+const PARTITION: usize = 11;
+/// No fault lasts longer, with those that come with it.
+const LONGEST_FAULT: u64 = 17_000;
+
+impl Shape {
+    fn draw(rng: &mut Rng) -> Self {
+        let lease = rng.u64(2000..6000);
+        let link = rng.u64(1..40);
+        let disk = rng.u64(0..15);
+        let slots = |slots| Capacity { slots, cpu_millis: 4000, memory_bytes: 4000 };
+        let sizes = [slots(1), slots(2), slots(4), Capacity { slots: 3, cpu_millis: 1000, memory_bytes: 100 }];
+        let capacities = (0..4).map(|_| sizes[rng.usize(..sizes.len())]).collect();
+        Self {
+            agents: rng.usize(1..=4).max(rng.usize(1..=3)),
+            capacities,
+            window: rng.usize(2..16),
+            lease: Millis(lease),
+            grace: Millis(rng.u64(100..1200)),
+            parked_lease: Millis(rng.u64(4000..12_000)),
+            pipeline: if rng.bool() { 1 } else { rng.usize(2..4) },
+            link: (link / 2, link),
+            disk: (disk / 2, disk),
+            lost_calls: if rng.bool() { 0 } else { rng.u64(1..20) },
+            long_jobs: if rng.u8(..4) == 0 { 5 } else { rng.u64(20..90) },
+            calm: rng.u64(22_000..60_000),
+        }
+    }
+}
+
+fn fault(kind: usize, agent: usize, shape: &Shape, rng: &mut Rng) -> Fault {
+    let way = [Way::Both, Way::Up, Way::Down][rng.usize(..3)];
+    // Some shorter and some longer than the lease.
+    let length = match rng.u8(..3) {
+        0 => rng.u64(1..shape.lease.0 / 4),
+        1 => rng.u64(1..shape.lease.0),
+        _ => rng.u64(shape.lease.0..2 * shape.lease.0 + 2000),
+    };
+    match kind {
+        0 => Fault::ServerCrash { down: rng.u64(1..3000) },
+        1 => Fault::ServerFreeze { length },
+        2 => Fault::Park { down: length },
+        3 => Fault::ClockJump { by: rng.i64(-10_000..20_000) },
+        4 => Fault::SlowDisk { length, extra: rng.u64(20..4000) },
+        5 => Fault::FailingDisk { length: length.min(6000), torn: rng.bool() },
+        6 => Fault::AgentCrash { agent, down: length },
+        7 => Fault::AgentFreeze { agent, length },
+        8 => Fault::AgentEnd { agent, give_back: rng.bool(), down: length },
+        9 => Fault::Drain { agent },
+        10 => {
+            let (server_learns, agent_learns) = (rng.u64(0..2000), rng.u64(0..2000));
+            Fault::Cut { agent, lose: rng.bool(), server_learns, agent_learns }
+        }
+        PARTITION => Fault::Partition { agent, length, way, reset: rng.bool() },
+        12 => Fault::SlowLink { agent, length, extra: rng.u64(20..3000), way },
+        _ => Fault::Stale { agent },
+    }
+}
+
+/// What is stored of a job and sent to its worker: enough to make the same spec again.
+pub fn payload_of(kind: u16, now: Time) -> Arc<[u8]> {
+    [&kind.to_le_bytes()[..], &now.0.to_le_bytes()].concat().into()
+}
+
+pub fn spec_of(payload: &[u8]) -> Arc<JobSpec> {
+    let parts = payload.split_first_chunk::<2>().and_then(|(kind, rest)| Some((kind, rest.first_chunk::<8>()?)));
+    let (kind, now) = parts.map_or((0, 0), |(kind, now)| (u16::from_le_bytes(*kind), i64::from_le_bytes(*now)));
+    Arc::new(spec(kind, Time(now)))
+}
+
+/// A job of this kind. One that fits nowhere, or that nobody handles, does not wait for ever.
+pub fn spec(kind: u16, now: Time) -> JobSpec {
+    let mut spec = JobSpec::new("job", Work::Shell { program: "true".into(), args: Vec::new() });
+    let n = u64::from(kind);
+    spec.priority = Priority::ALL[usize::from(kind) % 4];
+    (spec.retry.delay, spec.retry.jitter_percent) = (Millis(300), 10);
+    match kind / 4 % 8 {
+        0 => {}
+        2 => spec.queue = "other".into(),
+        // Not all workers have a handler for it, and some have nothing else.
+        1 => {
+            spec.work = Work::Task { task_type: TASK.into(), payload: b"null".to_vec() };
+            spec.timeouts.queue = Some(Millis(4000));
+        }
+        3 => spec.run_at = Some(now + Millis(n * 50)),
+        4 => spec.timeouts.queue = Some(Millis(500 + n * 40)),
+        5 => spec.timeouts.run = Some(Millis(700)),
+        6 => spec.requirements = Requirements { cpu_millis: 600, memory_bytes: 60 },
+        _ => {
+            spec.requirements.cpu_millis = 1_000_000;
+            spec.timeouts.queue = Some(Millis(3000));
+        }
+    }
+    match kind % 5 {
+        0 => (spec.retry.max_attempts, spec.retry.delay) = (6, Millis::ZERO),
+        1 => spec.retry.max_attempts = 1,
+        _ => {}
+    }
+    spec
+}

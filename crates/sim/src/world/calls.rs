@@ -1,0 +1,224 @@
+//! The people who call: they ask, wait, lose patience and ask again.
+
+use super::{Event, World, job_id, note};
+use crate::{
+    dice::For,
+    plan::{payload_of, spec},
+    trace::About,
+};
+use hodei_core::{
+    brain::{Answer, Input, NewJob, Refusal, Registration},
+    id::{JobId, WorkerId},
+    state::StateKind,
+    time::Millis,
+    token::{Hash, WorkerToken},
+};
+use std::sync::Arc;
+
+const PATIENCE: u64 = 4000;
+/// After so many tries a person gives up; what must happen is tried for ever.
+const TRIES: u32 = 5;
+
+#[derive(Clone, Debug)]
+pub(super) enum Ask {
+    Enqueue { kind: u16, count: u16 },
+    Cancel(JobId),
+    Retry(JobId),
+    Drain(WorkerId),
+    CreateToken(usize),
+    Register(usize),
+    Unregister(usize),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    key: u64,
+    ask: Ask,
+    attempt: u32,
+    done: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Reply {
+    Brain(Result<Answer, Refusal>),
+    /// Refused for now: nothing was done.
+    Unavailable,
+    /// The connection broke before an answer came.
+    Unknown,
+}
+
+impl Call {
+    pub fn enqueue(key: u64, kind: u16, count: u16) -> Self {
+        Self::new(key, Ask::Enqueue { kind, count })
+    }
+
+    pub fn drain(key: u64, worker: WorkerId) -> Self {
+        Self::new(key, Ask::Drain(worker))
+    }
+
+    pub fn new(key: u64, ask: Ask) -> Self {
+        Self { key, ask, attempt: 0, done: false }
+    }
+
+    fn must_happen(&self) -> bool {
+        matches!(self.ask, Ask::CreateToken(_) | Ask::Register(_) | Ask::Unregister(_))
+    }
+}
+
+impl World {
+    pub(super) fn call(&mut self, call: Call) {
+        self.calls.push(call);
+        self.try_call(self.calls.len() - 1);
+    }
+
+    /// Calls for one of the jobs that were acknowledged so far.
+    pub(super) fn call_on_job(&mut self, key: u64, pick: usize, cancel: bool) {
+        if let Some(job) = self.ledger.acknowledged(pick) {
+            let ask = if cancel { Ask::Cancel(job) } else { Ask::Retry(job) };
+            self.call(Call::new(key, ask));
+        }
+    }
+
+    /// A worker joins, or joins anew.
+    pub(super) fn register(&mut self, agent: usize) {
+        self.call(Call::new(agent as u64, Ask::CreateToken(agent)));
+    }
+
+    pub(super) fn open_calls(&self) -> bool {
+        self.calls.iter().any(|call| !call.done)
+    }
+
+    fn call_loses(&self, call: usize, leg: u64) -> bool {
+        let Call { key, attempt, .. } = self.calls[call];
+        let mut rng = self.dice.roll(For::Call, key, (u64::from(attempt) << 8) | leg);
+        !self.is_calm() && rng.u64(0..100) < self.shape.lost_calls
+    }
+
+    fn call_delay(&self, call: usize, leg: u64) -> u64 {
+        let Call { key, attempt, .. } = self.calls[call];
+        let (low, high) = self.shape.link;
+        self.dice.roll(For::Call, key, (u64::from(attempt) << 8) | (16 + leg)).u64(low..=high)
+    }
+
+    fn try_call(&mut self, index: usize) {
+        self.calls[index].attempt += 1;
+        let attempt = self.calls[index].attempt;
+        if !self.call_loses(index, 0) {
+            self.after(self.call_delay(index, 0), Event::CallArrives(index, attempt));
+        }
+        self.after(PATIENCE, Event::CallAgain(index, attempt));
+    }
+
+    pub(super) fn call_arrives(&mut self, index: usize, attempt: u32) {
+        if !self.server.takes_calls() {
+            self.reply(index, attempt, Reply::Unavailable);
+            return;
+        }
+        let Some(brain) = &self.server.brain else { return };
+        let time = brain.time();
+        let caller = self.server.new_caller(index, attempt);
+        let key = self.calls[index].key;
+        let input = match self.calls[index].ask.clone() {
+            Ask::Enqueue { kind, count } => {
+                let spec = spec(kind, time);
+                let payload = payload_of(kind, time);
+                let new = |n| NewJob { id: job_id(key, attempt, n), spec: spec.clone(), payload: Arc::clone(&payload) };
+                let jobs: Vec<NewJob> = (0..u64::from(count)).map(new).collect();
+                for job in &jobs {
+                    note!(self, "client", About::from(job.id), "is queued, kind {kind}");
+                }
+                Input::Enqueue { caller, jobs }
+            }
+            Ask::Cancel(job) => {
+                note!(self, "client", About::from(job), "cancel");
+                Input::Cancel { caller, job, reason: "no longer wanted".into() }
+            }
+            Ask::Retry(job) => {
+                note!(self, "client", About::from(job), "retry");
+                Input::Retry { caller, job }
+            }
+            Ask::Drain(worker) => Input::Drain { caller, worker },
+            Ask::CreateToken(agent) => {
+                let token = WorkerToken {
+                    hash: self.token(agent),
+                    worker: self.agents[agent].id,
+                    expires_at: time + Millis::seconds(100_000),
+                    used_by: None,
+                };
+                Input::CreateToken { caller, token }
+            }
+            Ask::Register(agent) => {
+                let info = self.agents[agent].info();
+                let (key, session) = (Hash([1; 32]), Hash([2; 32]));
+                let request = Registration { token: self.token(agent), worker: None, key, session, info };
+                Input::Register { caller, request }
+            }
+            Ask::Unregister(agent) => Input::Unregister { caller, worker: self.agents[agent].id },
+        };
+        self.tell(input);
+    }
+
+    /// Each registration of a worker has a token of its own.
+    fn token(&self, agent: usize) -> Hash {
+        let mut bytes = [agent as u8; 32];
+        bytes[..8].copy_from_slice(&self.agents[agent].registrations.to_le_bytes());
+        Hash(bytes)
+    }
+
+    pub(super) fn reply(&mut self, index: usize, attempt: u32, reply: Reply) {
+        if !self.call_loses(index, 1) {
+            self.after(self.call_delay(index, 1), Event::Answer(index, attempt, reply));
+        }
+    }
+
+    pub(super) fn answered(&mut self, index: usize, attempt: u32, reply: Reply) {
+        let Reply::Brain(answer) = reply else {
+            self.after(200, Event::CallAgain(index, attempt));
+            return;
+        };
+        // An answer that comes after the caller has asked again is an answer nevertheless.
+        self.take_answer(index, attempt, &answer);
+        if std::mem::replace(&mut self.calls[index].done, true) {
+            return;
+        }
+        match self.calls[index].ask {
+            Ask::CreateToken(agent) => self.call(Call::new(agent as u64, Ask::Register(agent))),
+            Ask::Register(agent) => {
+                let life = self.agents[agent].life;
+                self.after(1, Event::AgentBoots(agent, life));
+            }
+            Ask::Unregister(agent) => {
+                self.agents[agent].registrations += 1;
+                self.register(agent);
+            }
+            _ => {}
+        }
+    }
+
+    fn take_answer(&mut self, index: usize, attempt: u32, answer: &Result<Answer, Refusal>) {
+        let Call { key, ref ask, .. } = self.calls[index];
+        match (ask.clone(), answer) {
+            (Ask::Enqueue { count, .. }, Ok(_)) => {
+                for n in 0..u64::from(count) {
+                    self.check_acknowledged(job_id(key, attempt, n));
+                }
+            }
+            (Ask::Cancel(job), Ok(Answer::State(kind))) => self.check_cancelled(job, *kind),
+            (Ask::Retry(job), Ok(Answer::State(kind))) => self.check_retried(job, *kind == StateKind::Pending),
+            (Ask::Register(agent), Err(refusal)) => self.check_registration(agent, refusal),
+            _ => {}
+        }
+    }
+
+    pub(super) fn call_again(&mut self, index: usize, attempt: u32) {
+        let call = &mut self.calls[index];
+        if call.done || call.attempt != attempt {
+            return;
+        }
+        if call.attempt >= TRIES && !call.must_happen() {
+            call.done = true;
+        } else {
+            self.try_call(index);
+        }
+    }
+}
