@@ -1,5 +1,6 @@
 //! A server and a worker as users start them, each a process of its own, on loopback.
 
+use crate::processes;
 use anyhow::{Context, Result, bail};
 use hodei_api::v1::{
     CreateWorkerTokenRequest, ListWorkersRequest, WorkerState,
@@ -54,7 +55,8 @@ impl FromStr for StoreKind {
 pub struct Cluster {
     hodei: PathBuf,
     folder: TempDir,
-    database: Option<String>,
+    kind: StoreKind,
+    database: Option<Database>,
     server: Option<Process>,
     worker: Option<Process>,
     grpc: String,
@@ -71,25 +73,19 @@ impl Drop for Process {
 }
 
 impl Process {
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     pub fn memory(&self) -> Memory {
         Memory::of(self.0.id())
     }
-
-    /// The process that it started first: a worker's guardian.
-    pub fn guardian(&self) -> Memory {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.0.id())).into_iter().flatten().flatten();
-        let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-        let pids =
-            children.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>());
-        pids.min().map(Memory::of).unwrap_or_default()
-    }
 }
 
-/// Resident memory: in all, without what is shared with every process of the same program, and at most so far.
+/// Resident memory of one process: now, and at most so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
     pub now: u64,
-    pub own: u64,
     pub peak: u64,
 }
 
@@ -101,7 +97,7 @@ impl Memory {
             let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
             kib.unwrap_or(0) * 1024
         };
-        Self { now: field("VmRSS:"), own: field("RssAnon:"), peak: field("VmHWM:") }
+        Self { now: field("VmRSS:"), peak: field("VmHWM:") }
     }
 }
 
@@ -111,11 +107,12 @@ impl Cluster {
         let folder = tempfile::tempdir()?;
         let database = match kind {
             StoreKind::Sqlite => None,
-            StoreKind::Postgres => Some(new_database().await?),
+            StoreKind::Postgres => Some(Database::new().await?),
         };
         Ok(Self {
             hodei: hodei.to_owned(),
             folder,
+            kind,
             database,
             server: None,
             worker: None,
@@ -129,13 +126,17 @@ impl Cluster {
         let mut process = self.command("server");
         process.arg(command).args(["--grpc", &self.grpc, "--http", &self.http]).args(args);
         process.arg("--data").arg(self.folder.path().join("server"));
-        if let Some(url) = &self.database {
-            process.args(["--database-url", url]);
+        if let Some(database) = &self.database {
+            process.args(["--database-url", &database.url]);
         }
         let began = Instant::now();
         self.server = Some(Process(process.spawn().context("cannot start the server")?));
         self.until_ready().await?;
         Ok(began.elapsed())
+    }
+
+    pub fn kind(&self) -> StoreKind {
+        self.kind
     }
 
     pub fn server(&self) -> Result<&Process> {
@@ -144,6 +145,15 @@ impl Cluster {
 
     pub fn worker(&self) -> Result<&Process> {
         self.worker.as_ref().context("no worker runs")
+    }
+
+    /// Ends everything and removes the database.
+    pub async fn end(mut self) -> Result<()> {
+        (self.worker, self.server) = (None, None);
+        match self.database.take() {
+            Some(database) => database.remove().await,
+            None => Ok(()),
+        }
     }
 
     pub fn stop_server(&mut self) {
@@ -218,18 +228,57 @@ impl Cluster {
     }
 }
 
-fn free_address() -> Result<String> {
+pub fn free_address() -> Result<String> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
 
 /// Every measurement on PostgreSQL begins with an empty database of its own.
-async fn new_database() -> Result<String> {
-    let url =
-        std::env::var("HODEI_TEST_POSTGRES").context("HODEI_TEST_POSTGRES is not set; use 'cargo xtask bench'")?;
-    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await?;
-    tokio::spawn(connection);
-    let name = format!("bench_{}_{}", std::process::id(), crate::limits::now().as_nanos());
-    client.batch_execute(&format!("CREATE DATABASE {name}")).await?;
-    let (server, _) = url.rsplit_once('/').context("the URL has no database")?;
-    Ok(format!("{server}/{name}"))
+pub struct Database {
+    pub url: String,
+    name: String,
+}
+
+impl Database {
+    pub async fn new() -> Result<Self> {
+        let name = format!("bench_{}_{}", std::process::id(), crate::limits::now().as_nanos());
+        // What earlier measurements left to be written is not to be paid by this one.
+        for statement in ["CHECKPOINT", &format!("CREATE DATABASE {name}")] {
+            Self::administer(statement).await?;
+        }
+        let url = Self::server_url()?;
+        let (server, _) = url.rsplit_once('/').context("the URL has no database")?;
+        Ok(Self { url: format!("{server}/{name}"), name })
+    }
+
+    fn server_url() -> Result<String> {
+        std::env::var("HODEI_TEST_POSTGRES").context("HODEI_TEST_POSTGRES is not set; use 'cargo xtask bench'")
+    }
+
+    async fn administer(statement: &str) -> Result<Vec<tokio_postgres::SimpleQueryMessage>> {
+        let (client, connection) = tokio_postgres::connect(&Self::server_url()?, tokio_postgres::NoTls).await?;
+        tokio::spawn(connection);
+        Ok(client.simple_query(statement).await?)
+    }
+
+    /// The process that all others of the server descend from.
+    pub async fn server() -> Result<u32> {
+        let (client, connection) = tokio_postgres::connect(&Self::server_url()?, tokio_postgres::NoTls).await?;
+        tokio::spawn(connection);
+        let backend: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await?.get(0);
+        processes::parent(u32::try_from(backend)?).context("the server runs on another machine")
+    }
+
+    pub async fn version() -> Result<String> {
+        let rows = Self::administer("SHOW server_version").await?;
+        let row = rows.iter().find_map(|message| match message {
+            tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        });
+        Ok(row.unwrap_or_default().to_owned())
+    }
+
+    pub async fn remove(self) -> Result<()> {
+        Self::administer(&format!("DROP DATABASE {} WITH (FORCE)", self.name)).await?;
+        Ok(())
+    }
 }

@@ -5,7 +5,7 @@ import pg from "pg";
 import { handler, produce } from "./contract.mjs";
 
 const NAME = "bench";
-const BATCH = 500;
+const AT_A_TIME = 64;
 const silent = { info() {}, debug() {}, warn() {}, error: console.error };
 const WORKFLOW = { queueName: NAME, workflowName: "job", appVersion: "1" };
 
@@ -26,7 +26,7 @@ export async function producer() {
   await launch("bench");
   await DBOS.registerQueue(NAME, { workerConcurrency: 1000, minPollingIntervalMs: 5 });
   await DBOS.shutdown();
-  const pool = new pg.Pool({ connectionString: process.env.BENCH_URL, max: 2 });
+  const pool = new pg.Pool({ connectionString: process.env.BENCH_URL, max: 1 });
   const client = await DBOSClient.create({
     systemDatabaseUrl: process.env.BENCH_URL,
     systemDatabasePoolSize: 16,
@@ -35,15 +35,13 @@ export async function producer() {
   });
   await produce({
     one: () => client.enqueue(WORKFLOW),
-    // There is no bulk call: the nearest is many in one transaction.
+    // There is no bulk call, and many in one transaction are slower than many at a time.
     bulk: async (count) => {
-      const connection = await pool.connect();
-      for (let left = count; left > 0; left -= BATCH) {
-        await connection.query("BEGIN");
-        for (let i = 0; i < Math.min(BATCH, left); i++) await client.enqueueInTransaction(connection, WORKFLOW);
-        await connection.query("COMMIT");
-      }
-      connection.release();
+      let left = count;
+      const caller = async () => {
+        while (left-- > 0) await client.enqueue(WORKFLOW);
+      };
+      await Promise.all(Array.from({ length: AT_A_TIME }, caller));
     },
     empty: async () => {
       const open = "SELECT 1 FROM dbos.workflow_status WHERE status IN ('ENQUEUED', 'PENDING') LIMIT 1";

@@ -16,6 +16,8 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     worker_enable_remote_control=False,
     worker_send_task_events=False,
+    # Standard output carries the words of the measuring program.
+    worker_redirect_stdouts=False,
 )
 
 
