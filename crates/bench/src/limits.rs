@@ -40,7 +40,8 @@ pub fn machine() -> Vec<(String, String)> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let after = |text: &str, name: &str| {
         let line = text.lines().find(|line| line.starts_with(name));
-        line.and_then(|line| line.split_once([':', '='])).map_or("?".into(), |(_, v)| v.trim().trim_matches('"').to_owned())
+        line.and_then(|line| line.split_once([':', '=']))
+            .map_or("?".into(), |(_, v)| v.trim().trim_matches('"').to_owned())
     };
     let cores = thread::available_parallelism().map_or(0, usize::from);
     let memory: u64 = after(&read("/proc/meminfo"), "MemTotal").trim_end_matches(" kB").parse().unwrap_or(0);

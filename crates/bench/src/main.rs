@@ -101,9 +101,12 @@ impl Turn<'_> {
 async fn measure(args: Args) -> Result<()> {
     let began = Instant::now();
     let places = Places::new(&args.root);
-    let mut record = Record { date: today(), commit: commit(&args.root), machine: limits::machine(), ..Record::default() };
+    let mut record =
+        Record { date: today(), commit: commit(&args.root), machine: limits::machine(), ..Record::default() };
     let postgres = Database::version().await.unwrap_or_else(|_| "not there".into());
-    record.machine.push(("PostgreSQL".into(), format!("{postgres}, fsync and synchronous_commit on, defaults otherwise")));
+    record
+        .machine
+        .push(("PostgreSQL".into(), format!("{postgres}, fsync and synchronous_commit on, defaults otherwise")));
     let mut turns = hodeis(&args);
     if args.peers {
         turns.extend(prepare(&args, &places, &mut record));
@@ -124,7 +127,10 @@ async fn measure(args: Args) -> Result<()> {
     }
     limits::measure(&mut record)?;
     record.write(&args.root.join("target/bench/latest.json"))?;
-    report::heading(&format!("took {:.0} s; the figures are in target/bench/latest.json", began.elapsed().as_secs_f64()));
+    report::heading(&format!(
+        "took {:.0} s; the figures are in target/bench/latest.json",
+        began.elapsed().as_secs_f64()
+    ));
     let whole = args.only.is_none() && args.peer.is_none() && args.store.is_none();
     if args.peers && whole {
         document::write(&record, &args.root)?;

@@ -60,7 +60,7 @@ impl Workload {
         matches!(self, Workload::Latency | Workload::Start | Workload::Memory)
     }
 
-    /// What else the word on the command line may be.
+    /// The word for it on the command line.
     pub fn name(self) -> String {
         clap::ValueEnum::to_possible_value(&self).map_or_else(String::new, |value| value.get_name().to_owned())
     }

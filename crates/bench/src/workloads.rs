@@ -167,9 +167,11 @@ async fn memory(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
     enqueue(cluster, &job("/bin/true", &[]), PROCESS_JOBS).await?;
     until_done(cluster).await?;
     let peak = |memory: crate::cluster::Memory| mebibytes(memory.peak);
-    Ok(figure
-        .with("server at most under load", "MiB", peak(cluster.server()?.memory()))
-        .with("worker at most under load", "MiB", peak(cluster.worker()?.memory())))
+    Ok(figure.with("server at most under load", "MiB", peak(cluster.server()?.memory())).with(
+        "worker at most under load",
+        "MiB",
+        peak(cluster.worker()?.memory()),
+    ))
 }
 
 async fn backlog(cluster: &mut Cluster, figure: Figure, count: usize) -> Result<Figure> {

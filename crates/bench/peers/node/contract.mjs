@@ -63,6 +63,8 @@ export async function produce(system) {
 export function handler(mode, total) {
   const socket = dgram.createSocket("udp4");
   socket.unref();
+  // The measuring program is gone when its end of the pipe is closed, however it ended.
+  process.stdin.on("end", () => process.exit(0)).resume();
   const port = Number(process.env.BENCH_PORT);
   let seen = 0;
   let told = 0;

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -82,3 +83,14 @@ def job(mode):
     started()
     if mode == "process":
         subprocess.run(["/bin/true"], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+
+
+def end_with_input():
+    """The measuring program is gone when its end of the pipe is closed, however it ended; forked workers go, too."""
+
+    def watch():
+        while os.read(0, 64):
+            pass
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()

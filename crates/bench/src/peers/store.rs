@@ -14,7 +14,9 @@ use tempfile::TempDir;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    Redis { synced: bool },
+    Redis {
+        synced: bool,
+    },
     Postgres,
     Sqlite,
     /// The peer has a server of its own, which keeps its files in a folder.
@@ -54,7 +56,9 @@ impl Store {
         let address = free_address()?;
         let (host, port) = address.split_once(':').context("an address without a port")?;
         let append = if synced { ["yes", "always"] } else { ["no", "no"] };
-        let mut redis = Command::new("redis-server");
+        // It ends with this program, however that ends.
+        let mut redis = Command::new("setpriv");
+        redis.args(["--pdeathsig", "KILL", "--", "redis-server"]);
         redis.args(["--bind", host, "--port", port, "--save", ""]).arg("--dir").arg(self.folder.path());
         redis.args(["--appendonly", append[0], "--appendfsync", append[1]]);
         redis.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

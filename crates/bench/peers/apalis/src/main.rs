@@ -34,6 +34,14 @@ async fn main() -> Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let url = env::var("BENCH_URL").context("BENCH_URL is not set")?;
+    if args.contains(&"work") {
+        // The measuring program is gone when its end of the pipe is closed, however it ended.
+        tokio::spawn(async {
+            let mut lines = BufReader::new(tokio::io::stdin()).lines();
+            while let Ok(Some(_)) = lines.next_line().await {}
+            std::process::exit(0);
+        });
+    }
     match args[..] {
         ["postgres", "produce"] => produce(Postgres::open(&url).await?).await,
         ["sqlite", "produce"] => produce(Sqlite::open(&url, SqliteSynchronous::Off).await?).await,
