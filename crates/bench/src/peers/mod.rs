@@ -65,9 +65,9 @@ const APALIS_SQLITE: Peer = Peer {
     package: "apalis-sqlite",
     store: Kind::Sqlite,
     durability: Durability::NotSynced,
-    bulk: 20_000,
-    drain: 3000,
-    process: 1000,
+    bulk: 120_000,
+    drain: 60_000,
+    process: 3000,
     settings: "push_bulk of 5,000; fetch of 500 and concurrency 500 (drain), 100 and 4 (process), 1 (latency); polls \
                every 5 ms; WAL, synchronous OFF, which its setup chooses",
 };
@@ -162,7 +162,7 @@ pub const PEERS: [Peer; 13] = [
         store: Kind::Redis { synced: false },
         durability: Durability::Memory,
         bulk: 20_000,
-        drain: 8000,
+        drain: 16_000,
         process: 1500,
         settings: "2 processes (drain), 4 (process), 1 thread (latency), blocking reads; results off; no bulk call, so `map`; \
                    Redis on loopback, no append-only file, no snapshots",
@@ -174,7 +174,7 @@ pub const PEERS: [Peer; 13] = [
         package: "hyperqueue",
         store: Kind::Folder,
         durability: Durability::Memory,
-        bulk: 60_000,
+        bulk: 200_000,
         drain: 0,
         process: 1500,
         settings: "as its wheel brings it: server and worker (2 cores) are threads of one process, without a journal; bulk \

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use apalis::prelude::*;
+use apalis_core::{task::data::Data, worker::builder::WorkerBuilder};
 use apalis_postgres::PostgresStorage;
 use apalis_sqlite::SqliteStorage;
 use sqlx::{
