@@ -77,7 +77,8 @@ const MEANING: &str = "
   threads that do nothing but `posix_spawn` and wait, which no system can beat. Hodei and HyperQueue are counted from before
   the enqueue call, the others from the first handler.
 - **Idle latency to a process's main**: the same as to the handler, where the job is a process.
-- **Memory at rest**: of the system's processes, pages shared between them counted once, after two quiet seconds.
+- **Memory at rest**: resident memory of the system's server and worker, pages that they share counted once, after two quiet
+  seconds; the process that enqueues is not counted.
 
 ## Notes
 

@@ -370,7 +370,8 @@ impl Session<'_> {
 
     async fn memory(&self, figure: Figure) -> Result<Figure> {
         let server = self.server("latency").await?;
-        let _producer = self.producer().await?;
+        // It prepares the store, and must not share the pages of a program with the worker afterwards.
+        drop(self.producer().await?);
         let worker = match server {
             Some(server) => server,
             None => self.worker("latency", 1).await?,

@@ -364,6 +364,16 @@ mod tests {
     }
 
     #[test]
+    fn a_workspace_of_its_own_uses_none_of_ours() {
+        finds(&check_crate("apart", "[workspace]\n", ""), &[]);
+        let rest = "[workspace]\n[dependencies]\nhodei-api = \"1\"\n";
+        finds(
+            &check_crate("apart", rest, "use hodei_api::a;"),
+            &["crates/a/Cargo.toml:5: `apart` may not use `hodei-api`"],
+        );
+    }
+
+    #[test]
     fn the_pure_crate_keeps_to_its_list() {
         let source = "use serde::a; use tokio::b; use proptest::c;";
         let rest = "[dependencies]\nserde = \"1\"\ntokio = \"1\"\n[dev-dependencies]\nproptest = \"1\"\n";
