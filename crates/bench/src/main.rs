@@ -120,8 +120,15 @@ async fn measure(args: Args) -> Result<()> {
         for workload in workloads(&args) {
             let again = if args.runs > 1 { format!(" (run {} of {})", run + 1, args.runs) } else { String::new() };
             report::heading(&format!("{}{again}", workload.title()));
+            let spawns = workload == Workload::Process;
+            if spawns {
+                limits::measure_spawns_beside(&mut record)?;
+            }
             for turn in &turns {
                 take(turn, &places, workload, &mut record).await;
+            }
+            if spawns {
+                limits::measure_spawns_beside(&mut record)?;
             }
         }
     }

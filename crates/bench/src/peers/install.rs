@@ -125,7 +125,9 @@ impl Places {
     }
 
     fn install_apalis(&self) -> Result<()> {
-        tell("apalis, with cargo");
+        if !self.installed.join("apalis/release/bench-apalis").exists() {
+            tell("apalis, with cargo");
+        }
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(["build", "--release", "--locked", "--quiet"]).current_dir(self.sources.join("apalis"));
         said(cargo.env("CARGO_TARGET_DIR", self.installed.join("apalis")))?;

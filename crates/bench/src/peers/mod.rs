@@ -11,7 +11,7 @@ use crate::{
     processes::{family, mebibytes, shared_once},
     record::{Durability, Figure, System, Workload},
 };
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use drive::{Program, Stamps};
 use install::Runtime;
 use std::{
@@ -226,10 +226,11 @@ impl Peer {
 
     /// HyperQueue has no handlers in a program, and the tools have no queue.
     pub fn has(&self, workload: Workload) -> bool {
+        let compared = Workload::COMPARED.contains(&workload);
         match (self.runtime, self.store) {
             (Runtime::Tool, _) => workload == Workload::Process,
-            (_, Kind::Folder) => !matches!(workload, Workload::Drain | Workload::Latency),
-            _ => workload != Workload::Start,
+            (_, Kind::Folder) => compared && !matches!(workload, Workload::Drain | Workload::Latency),
+            _ => compared && workload != Workload::Start,
         }
     }
 
@@ -247,7 +248,8 @@ impl Peer {
             Workload::Drain => session.drain(figure, "drain", self.drain).await,
             Workload::Process => session.drain(figure, "process", self.process).await,
             Workload::Latency | Workload::Start => session.latency(figure).await,
-            _ => session.memory(figure).await,
+            Workload::Memory => session.memory(figure).await,
+            Workload::Lines | Workload::Backlog | Workload::Growth => bail!("no peer has this"),
         }?;
         session.store.end().await?;
         Ok(figure)
@@ -265,7 +267,7 @@ impl Peer {
         let mut input = child.stdin.take().context("no standard input")?;
         std::io::Write::write_all(&mut input, list.as_bytes())?;
         drop(input);
-        anyhow::ensure!(child.wait()?.success(), "{} failed", self.system);
+        ensure!(child.wait()?.success(), "{} failed", self.system);
         Ok(figure.with("rate", "jobs/s", self.process as f64 / began.elapsed().as_secs_f64()))
     }
 }
