@@ -155,10 +155,7 @@ fn cell(record: &Record, figure: &Figure) -> String {
     match figure.workload {
         Workload::Latency | Workload::Start => format!("{} / {} / {}", of("p50"), of("p95"), of("p99")),
         Workload::Process => format!("{} ({:.2})", number(figure.first()), figure.first() / spawns(record)),
-        Workload::Memory => match figure.value("database") {
-            Some(database) => format!("{:.0} + {:.0}", figure.first(), database.median()),
-            None => format!("{:.0}", figure.first()),
-        },
+        Workload::Memory if figure.value("database").is_some() => format!("{} + {}", of("own"), of("database")),
         _ => number(figure.first()),
     }
 }
@@ -183,7 +180,7 @@ fn best(record: &Record, workload: Workload) -> Option<&Figure> {
     sorted(record, workload).into_iter().next()
 }
 
-/// Hodei against the fastest peer, the fastest that syncs, and the fastest on PostgreSQL.
+/// Hodei against the best peer, the best that syncs, and the best on PostgreSQL.
 fn ratios(record: &Record) -> String {
     let mut rows = String::new();
     for workload in Workload::COMPARED {
@@ -203,7 +200,7 @@ fn ratios(record: &Record) -> String {
         return rows;
     }
     let head = "\n## Hodei against the best\n\nHow many times the peer's figure Hodei's is, turned so that more than 1 is better for Hodei.\n\n\
-                | workload | | fastest peer | fastest synced peer | fastest on PostgreSQL |\n|---|---|---|---|---|\n";
+                | workload | | best peer | best synced peer | best on PostgreSQL |\n|---|---|---|---|---|\n";
     format!("{head}{rows}")
 }
 
@@ -238,7 +235,7 @@ fn picture(record: &Record, workload: Workload) -> Option<String> {
         Workload::Latency | Workload::Start => {
             "milliseconds, less is better; p50 as a bar, its tail to p99; p50 / p95 / p99"
         }
-        Workload::Memory => "MiB of its own processes, less is better; + its database",
+        Workload::Memory => "MiB of its own processes + its database, less is better",
         Workload::Process => "jobs a second, and the share of the spawn loop",
         _ => "jobs a second",
     };
@@ -267,7 +264,7 @@ fn only_hodei(record: &Record) -> String {
             .values
             .iter()
             .skip(usize::from(compared))
-            .filter(|value| !compared || !["p50", "p95", "database"].contains(&value.name.as_str()))
+            .filter(|value| !compared || !["p50", "p95", "own", "database"].contains(&value.name.as_str()))
             .filter(|value| !(value.name == "p99" && figure.workload != Workload::Callers))
             .map(|value| format!("{} {} {}", value.name, number(value.median()), value.unit).trim_end().to_owned())
             .collect();

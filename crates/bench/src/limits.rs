@@ -57,6 +57,7 @@ pub fn machine() -> Vec<(String, String)> {
         ("processor", after(&read("/proc/cpuinfo"), "model name")),
         ("memory", format!("{:.0} GiB", memory as f64 / f64::from(1 << 20))),
         ("system", after(&read("/etc/os-release"), "PRETTY_NAME")),
+        ("load when it began, 1 minute", read("/proc/loadavg").split(' ').next().unwrap_or("?").to_owned()),
         ("kernel", read("/proc/sys/kernel/osrelease").trim().to_owned()),
     ]
     .map(|(name, text)| (name.to_owned(), text))

@@ -1,5 +1,6 @@
 //! What a run measured: one figure for each system and workload, whoever measured it, and what could not be measured.
 
+use crate::processes::mebibytes;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::{fs, path::Path, time::Duration};
@@ -138,6 +139,17 @@ impl Figure {
     pub fn with(mut self, name: &str, unit: &str, value: f64) -> Self {
         self.values.push(Value { name: name.into(), unit: unit.into(), runs: vec![value] });
         self
+    }
+
+    /// What the system's own processes take, and its database's where it has one; the sum is what is compared.
+    #[must_use]
+    pub fn with_memory(self, own: u64, database: Option<u64>) -> Self {
+        let total = own + database.unwrap_or(0);
+        let figure = self.with("total", "MiB", mebibytes(total)).with("own", "MiB", mebibytes(own));
+        match database {
+            Some(bytes) => figure.with("database", "MiB", mebibytes(bytes)),
+            None => figure,
+        }
     }
 
     /// p50, p95 and p99 of some times.

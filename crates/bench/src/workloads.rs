@@ -157,13 +157,14 @@ async fn memory(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
     tokio::time::sleep(SETTLING).await;
     let (server, worker) = (family(cluster.server()?.pid()), family(cluster.worker()?.pid()));
     let all = [server.as_slice(), worker.as_slice()].concat();
-    let mut figure = figure
-        .with("all", "MiB", mebibytes(shared_once(&all)))
+    let database = match cluster.kind() {
+        StoreKind::Sqlite => None,
+        StoreKind::Postgres => Some(shared_once(&family(Database::server().await?))),
+    };
+    let figure = figure
+        .with_memory(shared_once(&all), database)
         .with("server", "MiB", mebibytes(cluster.server()?.memory().now))
         .with("worker", "MiB", mebibytes(cluster.worker()?.memory().now));
-    if cluster.kind() == StoreKind::Postgres {
-        figure = figure.with("database", "MiB", mebibytes(shared_once(&family(Database::server().await?))));
-    }
     enqueue(cluster, &job("/bin/true", &[]), PROCESS_JOBS).await?;
     until_done(cluster).await?;
     let peak = |memory: crate::cluster::Memory| mebibytes(memory.peak);

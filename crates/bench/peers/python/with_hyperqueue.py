@@ -37,7 +37,7 @@ def worker(mode, _total):
     cluster = LocalCluster(FOLDER)
     # Without a worker the tasks of a bulk submission wait.
     if mode != "idle":
-        cluster.start_worker(WorkerConfig(cores=2))
+        cluster.start_worker(WorkerConfig(cores=4))
     say(ready=True)
     while True:
         time.sleep(3600)

@@ -8,7 +8,7 @@ pub use install::Places;
 
 use crate::{
     limits,
-    processes::{family, mebibytes, shared_once},
+    processes::{family, shared_once},
     record::{Durability, Figure, System, Workload},
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -177,7 +177,7 @@ pub const PEERS: [Peer; 13] = [
         bulk: 200_000,
         drain: 0,
         process: 1500,
-        settings: "as its wheel brings it: server and worker (2 cores) are threads of one process, without a journal; bulk \
+        settings: "as its wheel brings it: server and worker (4 tasks at a time) are threads of one process, without a journal; bulk \
                    is one job of many tasks; output to /dev/null",
     },
     Peer {
@@ -379,10 +379,7 @@ impl Session<'_> {
             None => self.worker("latency", 1).await?,
         };
         tokio::time::sleep(SETTLING).await;
-        let figure = figure.with("worker", "MiB", mebibytes(shared_once(&family(worker.pid()))));
-        Ok(match self.store.memory().await? {
-            Some(bytes) => figure.with("database", "MiB", mebibytes(bytes)),
-            None => figure,
-        })
+        let own = shared_once(&family(worker.pid()));
+        Ok(figure.with_memory(own, self.store.memory().await?))
     }
 }
