@@ -68,7 +68,7 @@ const APALIS_SQLITE: Peer = Peer {
     bulk: 120_000,
     drain: 60_000,
     process: 3000,
-    settings: "push_bulk of 5,000; fetch of 500 and concurrency 500 (drain), 100 and 4 (process), 1 (latency); polls \
+    settings: "push_bulk of 5,000; fetch of 1,000 and concurrency 1,000 (drain), 100 and 4 (process), 1 (latency); polls \
                every 5 ms; WAL, synchronous OFF, which its setup chooses",
 };
 
@@ -128,10 +128,10 @@ pub const PEERS: [Peer; 13] = [
         store: Kind::Postgres,
         durability: Durability::Synced,
         bulk: 150_000,
-        drain: 40_000,
+        drain: 80_000,
         process: 3000,
-        settings: "push_bulk of 5,000; fetch of 500 and concurrency 500 (drain), 100 and 4 (process), 1 (latency); \
-                   LISTEN/NOTIFY, and polls every 20 ms",
+        settings: "push_bulk of 5,000; fetch of 1,000 and concurrency 1,000 (drain), 100 and 4 (process), 1 (latency); \
+                   LISTEN/NOTIFY, and polls every 5 ms",
     },
     APALIS_SQLITE,
     Peer {

@@ -85,7 +85,7 @@ impl Postgres {
         let (batch, concurrency) = settings(mode);
         let told = Arc::new(Told::new(mode, total)?);
         // New jobs are announced by the database; the interval goes on while there is a backlog.
-        let backend = self.storage(batch).with_pubsub().poll_with_interval(Duration::from_millis(20));
+        let backend = self.storage(batch).with_pubsub().poll_with_interval(Duration::from_millis(5));
         let worker = WorkerBuilder::new("worker").backend(backend).data(told).concurrency(concurrency).build(handle);
         println!("{{\"ready\":true}}");
         worker.run().await.map_err(|error| anyhow::anyhow!("{error}"))
@@ -168,7 +168,7 @@ impl Producer for Sqlite {
 /// How many jobs are fetched and acknowledged at a time, and how many run.
 fn settings(mode: &str) -> (usize, usize) {
     match mode {
-        "drain" => (500, 500),
+        "drain" => (1000, 1000),
         "process" => (100, 4),
         _ => (1, 1),
     }
