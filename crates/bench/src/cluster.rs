@@ -1,5 +1,6 @@
 //! A server and a worker as users start them, each a process of its own, on loopback.
 
+use crate::processes;
 use anyhow::{Context, Result, bail};
 use hodei_api::v1::{
     CreateWorkerTokenRequest, ListWorkersRequest, WorkerState,
@@ -55,7 +56,8 @@ impl FromStr for StoreKind {
 pub struct Cluster {
     hodei: PathBuf,
     folder: TempDir,
-    database: Option<String>,
+    kind: StoreKind,
+    database: Option<Database>,
     server: Option<Process>,
     worker: Option<Process>,
     grpc: String,
@@ -72,6 +74,10 @@ impl Drop for Process {
 }
 
 impl Process {
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     pub fn memory(&self) -> Memory {
         Memory::of(self.0.id())
     }
@@ -83,22 +89,12 @@ impl Process {
         let nanos = times.filter_map(|times| times.split_whitespace().next()?.parse::<u64>().ok());
         Duration::from_nanos(nanos.sum())
     }
-
-    /// The process that it started first: a worker's guardian.
-    pub fn guardian(&self) -> Memory {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.0.id())).into_iter().flatten().flatten();
-        let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-        let pids =
-            children.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>());
-        pids.min().map(Memory::of).unwrap_or_default()
-    }
 }
 
-/// Resident memory: in all, without what is shared with every process of the same program, and at most so far.
+/// Resident memory of one process: now, and at most so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
     pub now: u64,
-    pub own: u64,
     pub peak: u64,
 }
 
@@ -110,22 +106,26 @@ impl Memory {
             let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
             kib.unwrap_or(0) * 1024
         };
-        Self { now: field("VmRSS:"), own: field("RssAnon:"), peak: field("VmHWM:") }
+        Self { now: field("VmRSS:"), peak: field("VmHWM:") }
     }
 }
 
-pub struct TaskWorker {
-    stdout: ChildStdout,
+/// What a worker of the SDK tells while it works.
+pub struct Stamps {
+    lines: Option<BufReader<ChildStdout>>,
 }
 
-impl TaskWorker {
-    pub async fn first_line(self) -> Result<String> {
-        let read = move || -> Result<String> {
+impl Stamps {
+    pub async fn next(&mut self) -> Result<Duration> {
+        let mut lines = self.lines.take().context("nothing to read from")?;
+        let read = move || -> Result<_> {
             let mut line = String::new();
-            BufReader::new(self.stdout).read_line(&mut line)?;
-            Ok(line)
+            lines.read_line(&mut line)?;
+            Ok((line, lines))
         };
-        tokio::task::spawn_blocking(read).await?
+        let (line, lines) = tokio::task::spawn_blocking(read).await??;
+        self.lines = Some(lines);
+        Ok(crate::limits::parse_stamp(line.as_bytes()))
     }
 }
 
@@ -135,11 +135,12 @@ impl Cluster {
         let folder = tempfile::tempdir()?;
         let database = match kind {
             StoreKind::Sqlite => None,
-            StoreKind::Postgres => Some(new_database().await?),
+            StoreKind::Postgres => Some(Database::new().await?),
         };
         Ok(Self {
             hodei: hodei.to_owned(),
             folder,
+            kind,
             database,
             server: None,
             worker: None,
@@ -153,13 +154,17 @@ impl Cluster {
         let mut process = self.command("server");
         process.arg(command).args(["--grpc", &self.grpc, "--http", &self.http]).args(args);
         process.arg("--data").arg(self.folder.path().join("server"));
-        if let Some(url) = &self.database {
-            process.args(["--database-url", url]);
+        if let Some(database) = &self.database {
+            process.args(["--database-url", &database.url]);
         }
         let began = Instant::now();
         self.server = Some(Process(process.spawn().context("cannot start the server")?));
         self.until_ready().await?;
         Ok(began.elapsed())
+    }
+
+    pub fn kind(&self) -> StoreKind {
+        self.kind
     }
 
     pub fn server(&self) -> Result<&Process> {
@@ -168,6 +173,15 @@ impl Cluster {
 
     pub fn worker(&self) -> Result<&Process> {
         self.worker.as_ref().context("no worker runs")
+    }
+
+    /// Ends everything and removes the database.
+    pub async fn end(mut self) -> Result<()> {
+        (self.worker, self.server) = (None, None);
+        match self.database.take() {
+            Some(database) => database.remove().await,
+            None => Ok(()),
+        }
     }
 
     pub fn stop_server(&mut self) {
@@ -192,18 +206,21 @@ impl Cluster {
         bail!("the worker did not come up")
     }
 
-    /// A worker process of the SDK, with the handlers of `tasks.rs`.
-    pub async fn start_task_worker(&mut self, slots: u32) -> Result<TaskWorker> {
-        let request = CreateWorkerTokenRequest::default();
-        let token = Admin::new(self.channel().await?).create_worker_token(request).await?.into_inner();
+    /// A process with so many workers of the SDK, with the handlers of `tasks.rs`.
+    pub async fn start_task_workers(&mut self, workers: usize, slots: u32, env: &[(&str, &str)]) -> Result<Stamps> {
+        let mut admin = Admin::new(self.channel().await?);
+        let mut tokens = Vec::new();
+        for _ in 0..workers {
+            tokens.push(admin.create_worker_token(CreateWorkerTokenRequest::default()).await?.into_inner().token);
+        }
         let mut process = self.logged(Command::new(std::env::current_exe()?), "worker");
-        process.arg("--work").stdout(Stdio::piped());
-        process.env("HODEI_SERVER", format!("http://{}", self.grpc)).env("HODEI_TOKEN", token.token);
+        process.arg("--work").stdout(Stdio::piped()).envs(env.iter().copied());
+        process.env("HODEI_SERVER", format!("http://{}", self.grpc)).env(crate::tasks::TOKENS, tokens.join(","));
         process.env("HODEI_SLOTS", slots.to_string()).env("HODEI_DATA", self.folder.path().join("worker"));
         let mut child = process.spawn().context("cannot start the worker")?;
         let stdout = child.stdout.take().context("no standard output")?;
         self.worker = Some(Process(child));
-        Ok(TaskWorker { stdout })
+        Ok(Stamps { lines: Some(BufReader::new(stdout)) })
     }
 
     fn command(&self, name: &str) -> Command {
@@ -259,18 +276,57 @@ impl Cluster {
     }
 }
 
-fn free_address() -> Result<String> {
+pub fn free_address() -> Result<String> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
 
 /// Every measurement on PostgreSQL begins with an empty database of its own.
-async fn new_database() -> Result<String> {
-    let url =
-        std::env::var("HODEI_TEST_POSTGRES").context("HODEI_TEST_POSTGRES is not set; use 'cargo xtask bench'")?;
-    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await?;
-    tokio::spawn(connection);
-    let name = format!("bench_{}_{}", std::process::id(), crate::limits::now().as_nanos());
-    client.batch_execute(&format!("CREATE DATABASE {name}")).await?;
-    let (server, _) = url.rsplit_once('/').context("the URL has no database")?;
-    Ok(format!("{server}/{name}"))
+pub struct Database {
+    pub url: String,
+    name: String,
+}
+
+impl Database {
+    pub async fn new() -> Result<Self> {
+        let name = format!("bench_{}_{}", std::process::id(), crate::limits::now().as_nanos());
+        // What earlier measurements left to be written is not to be paid by this one.
+        for statement in ["CHECKPOINT", &format!("CREATE DATABASE {name}")] {
+            Self::administer(statement).await?;
+        }
+        let url = Self::server_url()?;
+        let (server, _) = url.rsplit_once('/').context("the URL has no database")?;
+        Ok(Self { url: format!("{server}/{name}"), name })
+    }
+
+    fn server_url() -> Result<String> {
+        std::env::var("HODEI_TEST_POSTGRES").context("HODEI_TEST_POSTGRES is not set; use 'cargo xtask bench'")
+    }
+
+    async fn administer(statement: &str) -> Result<Vec<tokio_postgres::SimpleQueryMessage>> {
+        let (client, connection) = tokio_postgres::connect(&Self::server_url()?, tokio_postgres::NoTls).await?;
+        tokio::spawn(connection);
+        Ok(client.simple_query(statement).await?)
+    }
+
+    /// The process that all others of the server descend from.
+    pub async fn server() -> Result<u32> {
+        let (client, connection) = tokio_postgres::connect(&Self::server_url()?, tokio_postgres::NoTls).await?;
+        tokio::spawn(connection);
+        let backend: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await?.get(0);
+        processes::parent(u32::try_from(backend)?).context("the server runs on another machine")
+    }
+
+    pub async fn version() -> Result<String> {
+        let rows = Self::administer("SHOW server_version").await?;
+        let row = rows.iter().find_map(|message| match message {
+            tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        });
+        Ok(row.unwrap_or_default().to_owned())
+    }
+
+    pub async fn remove(self) -> Result<()> {
+        Self::administer(&format!("DROP DATABASE {} WITH (FORCE)", self.name)).await?;
+        Ok(())
+    }
 }

@@ -1,12 +1,11 @@
 //! What the machine itself can do: nothing that runs processes or keeps promises can be faster.
 
-use crate::report::{self, mebibytes, millis, percentiles};
+use crate::record::Record;
 use anyhow::Result;
 use std::{
-    fs::File,
-    io::Write,
+    fs::{self, File},
+    net::UdpSocket,
     os::unix::fs::FileExt,
-    path::Path,
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -16,33 +15,56 @@ const SPAWNS_PER_THREAD: usize = 2000;
 const SYNCS: usize = 500;
 const STAMPS: usize = 200;
 
-pub struct Limits {
-    /// /bin/true per second, started and awaited by two threads that do nothing else.
-    pub spawns_per_second: f64,
-    pub sync: Vec<Duration>,
-    /// From the call that starts a process to its first instruction of its own.
-    pub spawn: Vec<Duration>,
+/// The names of the limits in a record.
+pub const SPAWNS: &str = "/bin/true, two threads of posix_spawn and wait";
+/// The same as [`SPAWNS`], beside what is compared with it.
+pub const SPAWNS_BESIDE: &str = "the same, just before and after the process jobs";
+const SYNC: &str = "one synced 8 KiB write, p50";
+const SYNC_TAIL: &str = "one synced 8 KiB write, p99";
+const SPAWN: &str = "posix_spawn to the child's main, p50";
+
+/// Measured before and after everything else, so that a change of the machine's mood is seen.
+pub fn measure(record: &mut Record) -> Result<()> {
+    record.limit(SPAWNS, "/s", spawn_loop()?);
+    let mut syncs = sync_loop()?;
+    syncs.sort();
+    let millis = |time: Option<&Duration>| time.copied().unwrap_or_default().as_secs_f64() * 1000.0;
+    record.limit(SYNC, "ms", millis(syncs.get(syncs.len() / 2)));
+    record.limit(SYNC_TAIL, "ms", millis(syncs.get(syncs.len() * 99 / 100)));
+    let mut spawns = stamp_loop()?;
+    spawns.sort();
+    record.limit(SPAWN, "ms", millis(spawns.get(spawns.len() / 2)));
+    Ok(())
 }
 
-pub fn measure() -> Result<Limits> {
-    Ok(Limits { spawns_per_second: spawn_loop()?, sync: sync_loop()?, spawn: stamp_loop()? })
+pub fn measure_spawns_beside(record: &mut Record) -> Result<()> {
+    record.limit(SPAWNS_BESIDE, "/s", spawn_loop()?);
+    Ok(())
 }
 
-impl Limits {
-    pub fn tell(&self, hodei: &Path) -> Result<()> {
-        report::heading("this machine");
-        let cores = thread::available_parallelism().map_or(0, usize::from);
-        report::line("cores", cores);
-        report::line("/bin/true, two threads of posix_spawn and wait", format!("{:.0} /s", self.spawns_per_second));
-        report::line("one synced 8 KiB write", percentiles(self.sync.clone()));
-        report::line("posix_spawn to the child's main", percentiles(self.spawn.clone()));
-        report::line("size of the hodei binary", mebibytes(std::fs::metadata(hodei)?.len()));
-        Ok(())
-    }
+/// What this machine is, in words.
+pub fn machine() -> Vec<(String, String)> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let after = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.split_once([':', '=']))
+            .map_or("?".into(), |(_, v)| v.trim().trim_matches('"').to_owned())
+    };
+    let cores = thread::available_parallelism().map_or(0, usize::from);
+    let memory: u64 = after(&read("/proc/meminfo"), "MemTotal").trim_end_matches(" kB").parse().unwrap_or(0);
+    [
+        ("cores", cores.to_string()),
+        ("processor", after(&read("/proc/cpuinfo"), "model name")),
+        ("memory", format!("{:.0} GiB", memory as f64 / f64::from(1 << 20))),
+        ("system", after(&read("/etc/os-release"), "PRETTY_NAME")),
+        ("load when it began, 1 minute", read("/proc/loadavg").split(' ').next().unwrap_or("?").to_owned()),
+        ("kernel", read("/proc/sys/kernel/osrelease").trim().to_owned()),
+    ]
+    .map(|(name, text)| (name.to_owned(), text))
+    .to_vec()
 }
 
-/// Also run between the measurements of Hodei, so that a change of the machine's mood is seen.
-pub fn spawn_loop() -> Result<f64> {
+fn spawn_loop() -> Result<f64> {
     let began = Instant::now();
     let threads: Vec<_> = (0..2)
         .map(|_| {
@@ -89,18 +111,19 @@ pub fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-pub fn print_stamp() {
-    let stamp = now().as_nanos();
-    _ = writeln!(std::io::stdout(), "{stamp}");
+/// Prints the time, or sends it to a port on loopback as a handler of a peer would.
+pub fn stamp(port: Option<&str>) -> Result<()> {
+    let time = now();
+    let Some(port) = port else {
+        println!("{}", time.as_nanos());
+        return Ok(());
+    };
+    UdpSocket::bind("127.0.0.1:0")?
+        .send_to(format!("1 {}", time.as_micros()).as_bytes(), ("127.0.0.1", port.parse()?))?;
+    Ok(())
 }
 
 pub fn parse_stamp(text: &[u8]) -> Duration {
     let nanos = String::from_utf8_lossy(text).trim().parse().unwrap_or(0);
     Duration::from_nanos(nanos)
-}
-
-pub fn median(times: &[Duration]) -> String {
-    let mut times = times.to_vec();
-    times.sort();
-    millis(times.get(times.len() / 2).copied().unwrap_or_default())
 }

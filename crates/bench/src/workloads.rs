@@ -1,10 +1,11 @@
-//! What is measured of Hodei.
+//! What is measured of Hodei: a server and a worker as processes of their own, with the settings that users get.
 
 use crate::{
-    Cluster,
-    cluster::{Memory, StoreKind},
-    limits::{self, Limits},
-    report::{self, mebibytes, percentiles},
+    cluster::{Cluster, Database, StoreKind},
+    growth, limits, lines,
+    processes::{family, mebibytes, shared_once},
+    record::{Durability, Figure, System, Workload},
+    tasks,
 };
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
@@ -20,13 +21,52 @@ const CALLERS: usize = 16;
 const CALLING: Duration = Duration::from_secs(4);
 const LATENCY_JOBS: usize = 200;
 const BULK: usize = 10_000;
+const BULK_JOBS: usize = 150_000;
 /// Between two idle jobs: the system has come to rest.
 pub const REST: Duration = Duration::from_millis(10);
 /// How often it is looked whether all is done.
 const POLL: Duration = Duration::from_millis(10);
 const SETTLING: Duration = Duration::from_secs(2);
 
-fn job(program: &str, args: &[&str]) -> v1::JobSpec {
+/// Hodei on one of its stores.
+pub struct Hodei<'a> {
+    pub program: &'a Path,
+    pub kind: StoreKind,
+    pub backlog: usize,
+}
+
+impl Hodei<'_> {
+    pub fn system(&self) -> System {
+        let name = format!("Hodei ({})", self.kind.name());
+        System { name, version: env!("CARGO_PKG_VERSION").into(), durability: Durability::Synced }
+    }
+
+    pub async fn measure(&self, workload: Workload) -> Result<Figure> {
+        let mut cluster = Cluster::new(self.program, self.kind).await?;
+        let figure = |settings: &str| Figure::of(&self.system(), workload, settings);
+        let measured = match workload {
+            Workload::Callers => single_callers(&mut cluster, figure("all on one gRPC connection")).await?,
+            Workload::Bulk => bulk(&mut cluster, figure("QueueJobs of 10,000")).await?,
+            Workload::Process => {
+                process_jobs(&mut cluster, figure("32 slots; own cgroup for each job, output kept")).await?
+            }
+            Workload::Start => idle_start(&mut cluster, figure("1 slot")).await?,
+            Workload::Memory => memory(&mut cluster, figure("server and worker with its guardian")).await?,
+            Workload::Backlog => backlog(&mut cluster, figure("QueueJobs of 10,000"), self.backlog).await?,
+            Workload::Drain => {
+                let settings = format!("{} slots; handler compiled into the worker", tasks::SLOTS);
+                tasks::drain(&mut cluster, figure(&settings)).await?
+            }
+            Workload::Latency => tasks::latency(&mut cluster, figure("8 slots")).await?,
+            Workload::Lines => lines::follow(&mut cluster, figure("one job, one reader")).await?,
+            Workload::Growth => growth::growth(self.program, self.kind, figure("")).await?,
+        };
+        cluster.end().await?;
+        Ok(measured)
+    }
+}
+
+pub fn job(program: &str, args: &[&str]) -> v1::JobSpec {
     let args = args.iter().map(|arg| (*arg).to_owned()).collect();
     let shell = v1::ShellWork { program: program.to_owned(), args };
     v1::JobSpec { work: Some(v1::Work { kind: Some(v1::work::Kind::Shell(shell)) }), ..v1::JobSpec::default() }
@@ -55,30 +95,24 @@ pub async fn until_done(cluster: &Cluster) -> Result<()> {
     }
 }
 
-pub async fn process_jobs(hodei: &Path, kind: StoreKind, limits: &Limits) -> Result<()> {
-    let mut cluster = Cluster::new(hodei, kind).await?;
+async fn process_jobs(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
     cluster.start("server", &[]).await?;
     cluster.start_worker(WORKER_SLOTS).await?;
-    enqueue(&cluster, &job("/bin/true", &[]), 500).await?;
-    until_done(&cluster).await?;
+    enqueue(cluster, &job("/bin/true", &[]), 500).await?;
+    until_done(cluster).await?;
     let began = Instant::now();
-    enqueue(&cluster, &job("/bin/true", &[]), PROCESS_JOBS).await?;
-    until_done(&cluster).await?;
-    let rate = PROCESS_JOBS as f64 / began.elapsed().as_secs_f64();
-    // The limit before and after: the machine's mood may have changed.
-    let limit = (limits.spawns_per_second + limits::spawn_loop()?) / 2.0;
-    let figure = format!("{rate:.0} /s = {:.2} of the spawn loop ({limit:.0} /s)", rate / limit);
-    report::line("process jobs of /bin/true, own cgroup, output kept", figure);
-    Ok(())
+    enqueue(cluster, &job("/bin/true", &[]), PROCESS_JOBS).await?;
+    until_done(cluster).await?;
+    Ok(figure.with("rate", "jobs/s", PROCESS_JOBS as f64 / began.elapsed().as_secs_f64()))
 }
 
-pub async fn single_callers(hodei: &Path, kind: StoreKind) -> Result<()> {
-    let mut cluster = Cluster::new(hodei, kind).await?;
+async fn single_callers(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
     cluster.start("server", &[]).await?;
     let before = cluster.commits().await?;
     let began = Instant::now();
+    let jobs = cluster.jobs().await?;
     let callers = (0..CALLERS).map(|_| async {
-        let mut jobs = cluster.jobs().await?;
+        let mut jobs = jobs.clone();
         let mut times = Vec::new();
         while began.elapsed() < CALLING {
             let call = Instant::now();
@@ -91,16 +125,20 @@ pub async fn single_callers(hodei: &Path, kind: StoreKind) -> Result<()> {
     let seconds = began.elapsed().as_secs_f64();
     let after = cluster.commits().await?;
     let (commits, rows) = (after.0 - before.0, after.1 - before.1);
-    report::line("enqueue, 16 single callers", format!("{:.0} jobs/s", times.len() as f64 / seconds));
-    let shared =
-        format!("{:.0} commits/s, {:.1} jobs per commit", commits as f64 / seconds, rows as f64 / commits as f64);
-    report::line("  group commit", shared);
-    report::line("  time of one call", percentiles(times));
-    Ok(())
+    let figure = figure.with("rate", "jobs/s", times.len() as f64 / seconds).with_percentiles("", times);
+    let figure = figure.with("commits", "/s", commits as f64 / seconds);
+    Ok(figure.with("jobs per commit", "", rows as f64 / commits as f64))
 }
 
-pub async fn idle_latency(hodei: &Path, kind: StoreKind, limits: &Limits) -> Result<()> {
-    let mut cluster = Cluster::new(hodei, kind).await?;
+async fn bulk(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
+    cluster.start("server", &[]).await?;
+    enqueue(cluster, &job("/bin/true", &[]), BULK).await?;
+    let began = Instant::now();
+    enqueue(cluster, &job("/bin/true", &[]), BULK_JOBS).await?;
+    Ok(figure.with("rate", "jobs/s", BULK_JOBS as f64 / began.elapsed().as_secs_f64()))
+}
+
+async fn idle_start(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
     cluster.start("server", &[]).await?;
     cluster.start_worker(1).await?;
     let program = std::env::current_exe()?;
@@ -116,45 +154,46 @@ pub async fn idle_latency(hodei: &Path, kind: StoreKind, limits: &Limits) -> Res
             times.extend(batch.entries.iter().map(|entry| limits::parse_stamp(&entry.text).saturating_sub(began)));
         }
     }
-    report::line("idle: enqueue call to the process's main", percentiles(times));
-    let parts = format!("{} and {}", limits::median(&limits.sync), limits::median(&limits.spawn));
-    report::line("  beside one synced write and one spawn (p50)", parts);
-    Ok(())
+    Ok(figure.with_percentiles("", times))
 }
 
-pub async fn memory(hodei: &Path, kind: StoreKind) -> Result<()> {
-    let mut apart = Cluster::new(hodei, kind).await?;
-    apart.start("server", &[]).await?;
-    apart.start_worker(2).await?;
-    let mut together = Cluster::new(hodei, kind).await?;
-    together.start("up", &["--slots", "8"]).await?;
+async fn memory(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
+    cluster.start("server", &[]).await?;
+    cluster.start_worker(2).await?;
     tokio::time::sleep(SETTLING).await;
-    let (server, worker) = (apart.server()?.memory(), apart.worker()?.memory());
-    let figure = |memory: Memory| format!("{} ({} its own)", mebibytes(memory.now), mebibytes(memory.own));
-    report::line("memory, server idle", figure(server));
-    report::line("memory, worker agent idle", figure(worker));
-    report::line("memory, its guardian", figure(apart.worker()?.guardian()));
-    report::line("memory, hodei up idle", figure(together.server()?.memory()));
-    enqueue(&together, &job("/bin/true", &[]), PROCESS_JOBS).await?;
-    until_done(&together).await?;
-    report::line("memory, hodei up at most under load", mebibytes(together.server()?.memory().peak));
-    Ok(())
+    let (server, worker) = (family(cluster.server()?.pid()), family(cluster.worker()?.pid()));
+    let all = [server.as_slice(), worker.as_slice()].concat();
+    let database = match cluster.kind() {
+        StoreKind::Sqlite => None,
+        StoreKind::Postgres => Some(shared_once(&family(Database::server().await?))),
+    };
+    let figure = figure
+        .with_memory(shared_once(&all), database)
+        .with("server", "MiB", mebibytes(cluster.server()?.memory().now))
+        .with("worker", "MiB", mebibytes(cluster.worker()?.memory().now));
+    enqueue(cluster, &job("/bin/true", &[]), PROCESS_JOBS).await?;
+    until_done(cluster).await?;
+    let peak = |memory: crate::cluster::Memory| mebibytes(memory.peak);
+    Ok(figure.with("server at most under load", "MiB", peak(cluster.server()?.memory())).with(
+        "worker at most under load",
+        "MiB",
+        peak(cluster.worker()?.memory()),
+    ))
 }
 
-pub async fn backlog(hodei: &Path, kind: StoreKind, count: usize) -> Result<()> {
-    let mut cluster = Cluster::new(hodei, kind).await?;
+async fn backlog(cluster: &mut Cluster, figure: Figure, count: usize) -> Result<Figure> {
     cluster.start("server", &[]).await?;
     let began = Instant::now();
-    enqueue(&cluster, &job("/bin/true", &[]), count).await?;
+    enqueue(cluster, &job("/bin/true", &[]), count).await?;
     let rate = count as f64 / began.elapsed().as_secs_f64();
-    let memory = cluster.server()?.memory();
-    report::line(&format!("bulk enqueue of {count}, 10,000 a call"), format!("{rate:.0} jobs/s"));
-    report::line("  memory of the server with that backlog", mebibytes(memory.now));
+    let full = cluster.server()?.memory().now;
     cluster.stop_server();
     let took = cluster.start("server", &[]).await?;
-    report::line("  start-up with that backlog", format!("{:.0} ms", took.as_secs_f64() * 1000.0));
     tokio::time::sleep(SETTLING).await;
-    let memory = cluster.server()?.memory();
-    report::line("  memory after start-up", mebibytes(memory.now));
-    Ok(())
+    Ok(figure
+        .with("rate", "jobs/s", rate)
+        .with("jobs", "", count as f64)
+        .with("server with them", "MiB", mebibytes(full))
+        .with("start-up with them", "ms", took.as_secs_f64() * 1000.0)
+        .with("server after start-up", "MiB", mebibytes(cluster.server()?.memory().now)))
 }

@@ -592,7 +592,7 @@ impl Loop {
         self.shared.job_rows.fetch_add(batch.jobs.len() as u64, Ordering::Relaxed);
         self.brain.committed(batch);
         self.shared.logs.publish(logs);
-        self.shared.watches.publish(&batch.jobs);
+        self.shared.watches.publish(batch, |id| self.brain.placed(id));
         self.shared.logs.close_finished(&batch.jobs);
         self.note_sessions(batch);
         self.forget_ended(batch);

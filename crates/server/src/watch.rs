@@ -1,6 +1,6 @@
 //! Who wants to hear of changes to a job.
 
-use hodei_core::{brain::JobWrite, id::JobId, job::Job};
+use hodei_core::{brain::Batch, id::JobId, job::Job};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -34,12 +34,14 @@ impl Watches {
         }
     }
 
-    pub fn publish(&self, writes: &[JobWrite]) {
+    /// `placed` finds a job that was given to a worker without a write of its row.
+    pub fn publish<'a>(&self, batch: &'a Batch, placed: impl Fn(JobId) -> Option<&'a Job>) {
         let mut watches = self.lock();
         if watches.is_empty() {
             return;
         }
-        for JobWrite { job, .. } in writes {
+        let placed = batch.placements.iter().filter_map(|placement| placed(placement.job));
+        for job in placed.chain(batch.jobs.iter().map(|write| &write.job)) {
             let Some(watchers) = watches.get_mut(&job.id) else { continue };
             let change = Arc::new(job.clone());
             watchers.retain(|watcher| watcher.try_send(Arc::clone(&change)).is_ok());

@@ -30,7 +30,7 @@ enum Chore {
     Test(test::Args),
     /// Check what the compiler does not: dead files, unused dependencies, layering, leftovers
     Tidy,
-    /// Measure Hodei on both stores, beside the limits of this machine
+    /// Measure Hodei on both stores, beside the limits of this machine and, if asked, its peers
     Bench(bench::Args),
     /// Simulate whole clusters, one for each seed, with everything that can go wrong
     Sim(sim::Args),

@@ -91,8 +91,9 @@ fn is_foreign_folder(name: &str) -> bool {
 }
 
 fn is_text(name: &str) -> bool {
-    const TEXT: [&str; 15] =
-        ["css", "html", "js", "json", "md", "proto", "py", "rs", "sh", "sql", "toml", "ts", "txt", "yaml", "yml"];
+    const TEXT: [&str; 16] = [
+        "css", "html", "js", "json", "md", "mjs", "proto", "py", "rs", "sh", "sql", "toml", "ts", "txt", "yaml", "yml",
+    ];
     extension(name).is_none_or(|extension| TEXT.contains(&extension))
 }
 

@@ -1,0 +1,68 @@
+//! What a job costs when there are many others, or many workers.
+
+use crate::{
+    cluster::{Cluster, StoreKind},
+    processes::mebibytes,
+    record::Figure,
+    tasks::{SLOTS, rate_of, task},
+    workloads::enqueue,
+};
+use anyhow::Result;
+use std::{path::Path, time::Instant};
+
+const FEW: usize = 10_000;
+const MANY: usize = 10_000_000;
+/// Jobs whose cost is measured.
+const SAMPLE: usize = 100_000;
+const FEW_WORKERS: usize = 10;
+const MANY_WORKERS: usize = 1000;
+
+pub async fn growth(program: &Path, kind: StoreKind, figure: Figure) -> Result<Figure> {
+    let few = drained_beside(&mut Cluster::new(program, kind).await?, FEW).await?;
+    let mut cluster = Cluster::new(program, kind).await?;
+    cluster.start("server", &[]).await?;
+    let first = enqueued(&cluster, SAMPLE).await?;
+    enqueue(&cluster, &task("noop"), MANY - 2 * SAMPLE).await?;
+    let last = enqueued(&cluster, SAMPLE).await?;
+    let full = cluster.server()?.memory().now;
+    cluster.stop_server();
+    let took = cluster.start("server", &[]).await?;
+    let many = rate_of(&mut cluster, 1, SLOTS, SAMPLE).await?;
+    let after = cluster.server()?.memory().peak;
+    cluster.end().await?;
+    let with_few = among_workers(program, kind, FEW_WORKERS).await?;
+    let with_many = among_workers(program, kind, MANY_WORKERS).await?;
+    Ok(figure
+        .with("cost of a job beside 10,000,000 pending", "× that beside 10,000", few / many)
+        .with("drain beside 10,000", "jobs/s", few)
+        .with("drain beside 10,000,000", "jobs/s", many)
+        .with("cost of an enqueue beside 10,000,000 pending", "× that of the first", first / last)
+        .with("server with them", "MiB", mebibytes(full))
+        .with("start-up with them", "ms", took.as_secs_f64() * 1000.0)
+        .with("server at most after start-up and draining", "MiB", mebibytes(after))
+        .with("cost of a job with 1,000 workers", "× that with 10", with_few / with_many)
+        .with("drain with 10 workers", "jobs/s", with_few)
+        .with("drain with 1,000 workers", "jobs/s", with_many))
+}
+
+async fn enqueued(cluster: &Cluster, count: usize) -> Result<f64> {
+    let began = Instant::now();
+    enqueue(cluster, &task("noop"), count).await?;
+    Ok(count as f64 / began.elapsed().as_secs_f64())
+}
+
+/// The rate at which a sample goes through while so many others wait behind it.
+async fn drained_beside(cluster: &mut Cluster, others: usize) -> Result<f64> {
+    cluster.start("server", &[]).await?;
+    enqueue(cluster, &task("noop"), SAMPLE + others).await?;
+    rate_of(cluster, 1, SLOTS, SAMPLE).await
+}
+
+/// The same slots in all, divided among so many workers.
+async fn among_workers(program: &Path, kind: StoreKind, workers: usize) -> Result<f64> {
+    let mut cluster = Cluster::new(program, kind).await?;
+    cluster.start("server", &[]).await?;
+    enqueue(&cluster, &task("noop"), SAMPLE + FEW).await?;
+    let slots = SLOTS / u32::try_from(workers)?;
+    rate_of(&mut cluster, workers, slots, SAMPLE).await
+}
