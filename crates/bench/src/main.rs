@@ -74,15 +74,17 @@ fn main() -> Result<()> {
         Some("--print") => return lines::print(words.next().as_deref()),
         _ => {}
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     if role.as_deref() == Some("--work") {
+        // Handlers that do nothing need no second thread.
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         return runtime.block_on(tasks::work());
     }
     let args = Args::parse();
     if let Some(earlier) = &args.document {
         return document::write(&Record::read(earlier)?, &args.root);
     }
-    runtime.block_on(measure(args))
+    // One thread, as a client has that does nothing else.
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(measure(args))
 }
 
 /// Whoever takes a turn.

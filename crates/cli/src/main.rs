@@ -53,7 +53,10 @@ fn start(common: args::Common, command: Command) -> anyhow::Result<u8> {
         _ => {}
     }
     let config = Config::load(common.config.as_deref())?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // Half of the cores: the other half has the store, the worker and the jobs. A server's tasks hand things to each
+    // other all the time, and on more threads than needed they wake each other instead of working.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let code = runtime.block_on(dispatch(common, config, command));
     runtime.shutdown_background();
     code

@@ -356,6 +356,10 @@ impl Loop {
                 Event::Message(Some(message)) => {
                     self.brain.clock(clock::now());
                     self.take(message, &mut acks, &mut stop);
+                    // Whoever is about to say something, too, shares the commit.
+                    if self.flight.is_none() {
+                        tokio::task::yield_now().await;
+                    }
                     self.take_waiting(&mut acks, &mut stop);
                 }
                 Event::Committed(outcome) => {

@@ -27,8 +27,9 @@ use std::{
 };
 use thiserror::Error;
 use tokio::{
+    runtime::Handle,
     signal::unix::{SignalKind, signal},
-    sync::{Semaphore, mpsc, watch},
+    sync::{Semaphore, mpsc, oneshot, watch},
 };
 use uuid::Uuid;
 
@@ -91,14 +92,45 @@ pub enum AgentError {
     Executor(#[from] ExecutorError),
     #[error("cannot use the worker's folder {}: {error}", folder.display())]
     Folder { folder: PathBuf, error: io::Error },
-    #[error("the agent died: {0}")]
-    Died(tokio::task::JoinError),
+    #[error("no thread for the agent: {0}")]
+    Thread(io::Error),
+    #[error("the agent died")]
+    Died,
     #[error("another worker agent runs in {}; give this one a folder of its own with --data", .0.display())]
     Taken(PathBuf),
 }
 
 /// Runs a worker until it is told to end, is drained for good, or is refused by the server.
-pub async fn run(mut options: AgentOptions, wishes: watch::Receiver<Wish>) -> Result<(), AgentError> {
+///
+/// Handlers of tasks run in the runtime of the caller. Without processes the agent does, too; with them, it and its
+/// executor have a thread to themselves, because they wake each other all the time.
+pub async fn run(options: AgentOptions, wishes: watch::Receiver<Wish>) -> Result<(), AgentError> {
+    let for_handlers = Handle::current();
+    if options.processes.is_none() {
+        // Among the other tasks of the runtime, where what it wakes and what wakes it is one queue away. The task that
+        // waits for the whole program is on a thread of its own.
+        return tokio::spawn(live(options, wishes, for_handlers)).await.unwrap_or_else(|_| Err(AgentError::Died));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AgentError::Thread)?;
+    let (mut done, ended) = oneshot::channel();
+    let thread = move || {
+        let outcome = runtime.block_on(async {
+            tokio::select! {
+                outcome = live(options, wishes, for_handlers) => outcome,
+                () = done.closed() => Ok(()),
+            }
+        });
+        _ = done.send(outcome);
+    };
+    std::thread::Builder::new().name("agent".to_owned()).spawn(thread).map_err(AgentError::Thread)?;
+    ended.await.unwrap_or(Err(AgentError::Died))
+}
+
+async fn live(
+    mut options: AgentOptions,
+    wishes: watch::Receiver<Wish>,
+    for_handlers: Handle,
+) -> Result<(), AgentError> {
     options.info.offer = options.handlers.offer(options.processes.is_none());
     let _lock = lock(&options)?;
     let in_folder = |error| AgentError::Folder { folder: options.folder.clone(), error };
@@ -134,7 +166,7 @@ pub async fn run(mut options: AgentOptions, wishes: watch::Receiver<Wish>) -> Re
         state: Session::new(incarnation, options.info, recovered),
         connect: options.connect,
         session,
-        tasks: Tasks::start(options.handlers, events, Arc::clone(&budget)),
+        tasks: Tasks::start(options.handlers, for_handlers, events, Arc::clone(&budget)),
         executor: executor.clone(),
         spool,
         budget,
@@ -144,9 +176,7 @@ pub async fn run(mut options: AgentOptions, wishes: watch::Receiver<Wish>) -> Re
         last_sent: Instant::now(),
         ending: None,
     };
-    // Among the other tasks of the runtime, where what it wakes and what wakes it is one queue away. The task that waits
-    // for the whole program is on a thread of its own.
-    let outcome = tokio::spawn(agent.run(received, wishes)).await.unwrap_or_else(|died| Err(AgentError::Died(died)));
+    let outcome = agent.run(received, wishes).await;
     if let Some(executor) = executor {
         executor.shutdown().await;
     }

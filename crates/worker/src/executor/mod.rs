@@ -1,7 +1,8 @@
 //! Runs assignments as processes and turns what they do into events.
 //!
 //! Each slot has a task of its own here and a thread of its own in the guardian, which starts the processes and sees to
-//! their end. A job that prints nothing, reports nothing and leaves nothing costs little more than its process.
+//! their end. The tasks pass things on to each other and to the agent all the time, so they are best on one thread with it:
+//! there that wakes nobody. A job that prints nothing, reports nothing and leaves nothing costs little more than its process.
 
 mod clock;
 mod folder;
@@ -36,7 +37,7 @@ use supervisor::{Order, Supervisor};
 use thiserror::Error;
 use tokio::{
     runtime::Handle,
-    sync::{Semaphore, mpsc, oneshot, watch},
+    sync::{Semaphore, mpsc, watch},
     task::JoinHandle,
 };
 
@@ -67,8 +68,6 @@ pub enum ExecutorEvent {
 pub enum ExecutorError {
     #[error("the scratch folder {} cannot be used: {error}", path.display())]
     Scratch { path: PathBuf, error: io::Error },
-    #[error("the executor's thread cannot be started: {0}")]
-    Thread(io::Error),
     #[error("the guardian cannot be started: {0}")]
     Guardian(io::Error),
 }
@@ -106,27 +105,7 @@ struct Places {
 struct Slots {
     tasks: Vec<(mpsc::UnboundedSender<Command>, JoinHandle<()>)>,
     supervisor: Option<JoinHandle<()>>,
-    thread: Thread,
-}
-
-/// The thread that all tasks of the executor run on. They pass things on to each other all the time; on a thread of
-/// their own that wakes nobody.
-#[derive(Debug)]
-struct Thread {
-    tasks: Handle,
-    /// The thread ends when this is dropped.
-    _alive: oneshot::Sender<()>,
-}
-
-impl Thread {
-    fn start() -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let tasks = runtime.handle().clone();
-        let (alive, ended) = oneshot::channel();
-        let run = move || _ = runtime.block_on(ended);
-        std::thread::Builder::new().name("executor".to_owned()).spawn(run)?;
-        Ok(Self { tasks, _alive: alive })
-    }
+    runtime: Handle,
 }
 
 impl ExecutorConfig {
@@ -154,10 +133,7 @@ impl Executor {
         events: mpsc::UnboundedSender<ExecutorEvent>,
     ) -> Result<Self, ExecutorError> {
         let config = ExecutorConfig { scratch: make_scratch(&config.scratch)?, ..config };
-        let thread = Thread::start().map_err(ExecutorError::Thread)?;
-        let for_start = config.clone();
-        let guardian = thread.tasks.spawn(async move { for_start.start_guardian().await });
-        let guardian = guardian.await.map_err(io::Error::other).flatten().map_err(ExecutorError::Guardian)?;
+        let guardian = config.start_guardian().await.map_err(ExecutorError::Guardian)?;
         let isolation = guardian.isolation.clone();
         let (orders, for_guardian) = mpsc::unbounded_channel();
         let (lease, lease_seen) = watch::channel(None);
@@ -169,7 +145,8 @@ impl Executor {
             lease: lease_seen,
             generation: generation.clone(),
         };
-        let supervisor = Some(thread.tasks.spawn(supervisor.run()));
+        let runtime = Handle::current();
+        let supervisor = Some(runtime.spawn(supervisor.run()));
         let places = Places { free: (0..config.slots).collect(), taken: HashMap::new() };
         let shared = Arc::new(Shared {
             config,
@@ -181,7 +158,7 @@ impl Executor {
             shutdown: watch::Sender::new(false),
             places: Mutex::new(places),
         });
-        let slots = Arc::new(Mutex::new(Slots { tasks: Vec::new(), supervisor, thread }));
+        let slots = Arc::new(Mutex::new(Slots { tasks: Vec::new(), supervisor, runtime }));
         Ok(Self { shared, slots, isolation })
     }
 
@@ -241,7 +218,7 @@ impl Executor {
         while slots.tasks.len() <= slot as usize {
             let (sender, receiver) = mpsc::unbounded_channel();
             let task = SlotTask::new(slots.tasks.len() as u32, self.shared.clone());
-            let task = slots.thread.tasks.spawn(task.serve(receiver));
+            let task = slots.runtime.spawn(task.serve(receiver));
             slots.tasks.push((sender, task));
         }
         _ = slots.tasks[slot as usize].0.send(command);

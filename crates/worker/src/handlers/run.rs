@@ -22,6 +22,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::{
+    runtime::Handle,
     select,
     sync::{Semaphore, mpsc, watch},
     time::sleep,
@@ -34,6 +35,7 @@ type Running = Arc<Mutex<IdMap<ExecutionId, Task>>>;
 #[derive(Debug)]
 pub(crate) struct Tasks {
     handlers: Handlers,
+    runtime: Handle,
     events: mpsc::UnboundedSender<ExecutorEvent>,
     budget: Arc<Semaphore>,
     running: Running,
@@ -44,15 +46,16 @@ pub(crate) struct Tasks {
 impl Tasks {
     pub(crate) fn start(
         handlers: Handlers,
+        runtime: Handle,
         events: mpsc::UnboundedSender<ExecutorEvent>,
         budget: Arc<Semaphore>,
     ) -> Self {
         let (running, lease, shutdown) =
             (Running::default(), watch::Sender::new(Elapsed(u64::MAX)), watch::Sender::new(false));
         if !handlers.is_empty() {
-            tokio::spawn(keep_lease(lease.subscribe(), Arc::clone(&running)));
+            runtime.spawn(keep_lease(lease.subscribe(), Arc::clone(&running)));
         }
-        Self { handlers, events, budget, running, lease, shutdown }
+        Self { handlers, runtime, events, budget, running, lease, shutdown }
     }
 
     pub(crate) fn run(&self, assignment: Assignment, task_type: &str) {
@@ -74,7 +77,7 @@ impl Tasks {
         let task = Task::new(assignment, task_type, masks, events.clone(), chunks);
         lock(&self.running).insert(execution, task.clone());
         let running = Arc::clone(&self.running);
-        tokio::spawn(async move {
+        self.runtime.spawn(async move {
             let finished = execute(&handler, task, &events).await;
             lock(&running).remove(&execution);
             _ = events.send(ExecutorEvent::Ended(finished));
