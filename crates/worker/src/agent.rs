@@ -109,7 +109,7 @@ pub async fn run(options: AgentOptions, wishes: watch::Receiver<Wish>) -> Result
     if options.processes.is_none() {
         // Among the other tasks of the runtime, where what it wakes and what wakes it is one queue away. The task that
         // waits for the whole program is on a thread of its own.
-        return tokio::spawn(live(options, wishes, for_handlers)).await.unwrap_or_else(|_| Err(AgentError::Died));
+        return tokio::spawn(live(options, wishes, for_handlers)).await.unwrap_or(Err(AgentError::Died));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AgentError::Thread)?;
     let (mut done, ended) = oneshot::channel();
