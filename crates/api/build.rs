@@ -9,6 +9,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("hodei.v1.bin"), protox::prost::Message::encode_to_vec(&descriptors))?;
     tonic_prost_build::configure()
+        // Rare, and larger than all that is sent often.
+        .boxed(".hodei.v1.Hello.info")
         .bytes(".hodei.v1.Assignment.spec")
         .codec_path("crate::wire::Codec")
         .bytes(".hodei.v1.LogChunk.data")

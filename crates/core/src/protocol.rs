@@ -37,7 +37,7 @@ pub enum FromWorker {
 pub struct Hello {
     pub incarnation: Incarnation,
     /// What it is now, when that may differ from what it was when it registered.
-    pub info: Option<WorkerInfo>,
+    pub info: Option<Box<WorkerInfo>>,
     /// Executions that it was given and that have not ended.
     pub held: Vec<ExecutionId>,
     /// Ended ones whose result the server has not acknowledged; they follow on the stream.

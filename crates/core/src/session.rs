@@ -173,7 +173,7 @@ impl Session {
         let ended = self.ended.iter().copied().collect();
         self.send(FromWorker::Hello(Hello {
             incarnation: self.incarnation,
-            info: Some(self.info.clone()),
+            info: Some(Box::new(self.info.clone())),
             held,
             ended,
             leaving: self.leaving.is_some(),

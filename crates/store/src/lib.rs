@@ -75,8 +75,8 @@ pub trait Store: Send + Sync + 'static {
     /// about `bytes` are read (at least one chunk if there is one).
     fn logs(&self, job: JobId, from: LogPosition, bytes: usize) -> Answer<'_, Vec<LogChunk>>;
 
-    /// The last chunks of a job that together hold at least `entries` entries (all if there are fewer), in order.
-    fn log_tail(&self, job: JobId, entries: u64) -> Answer<'_, Vec<LogChunk>>;
+    /// Which entries the last chunks of a job hold that together have at least `entries` (all if there are fewer), in order.
+    fn log_tail(&self, job: JobId, entries: u64) -> Answer<'_, Vec<LogSpan>>;
 
     /// For each of these executions the number of log entries stored; those without any are left out. Whoever commits
     /// chunks does so without gaps, so this is where the last one ends.
@@ -134,6 +134,14 @@ fn newest_first(mut found: Vec<(JobId, Vec<u8>)>, limit: usize) -> Result<Vec<Jo
 pub struct LogPosition {
     pub execution: ExecutionId,
     pub entry: u64,
+}
+
+/// Which entries a chunk holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogSpan {
+    pub execution: ExecutionId,
+    pub first: u64,
+    pub count: u32,
 }
 
 impl LogPosition {

@@ -40,7 +40,7 @@ pub fn to_server(message: FromWorker) -> Worker {
             held: hello.held.iter().map(bytes_of).collect(),
             ended: hello.ended.iter().map(bytes_of).collect(),
             leaving: hello.leaving,
-            info: hello.info.as_ref().map(info_to_wire),
+            info: hello.info.as_ref().map(|info| Box::new(info_to_wire(info))),
         }),
         FromWorker::Heartbeat { sent } => Worker::Heartbeat(v1::Heartbeat { sent }),
         FromWorker::Started { execution, at } => {
@@ -116,7 +116,7 @@ fn hello_from_wire(hello: v1::Hello) -> Result<Hello, Invalid> {
     let incarnation = Incarnation::from_slice(&hello.incarnation)
         .ok_or_else(|| Invalid::new("hello.incarnation", "must be 16 bytes"))?;
     let all = |ids: Vec<Vec<u8>>| ids.iter().map(|id| execution(id)).collect::<Result<Vec<_>, _>>();
-    let info = hello.info.map(info_from_wire).transpose()?;
+    let info = hello.info.map(|info| info_from_wire(*info).map(Box::new)).transpose()?;
     Ok(Hello { incarnation, info, held: all(hello.held)?, ended: all(hello.ended)?, leaving: hello.leaving })
 }
 

@@ -43,9 +43,9 @@ impl Brain {
         let (older, reborn) = (worker.connection, worker.record.incarnation != Some(hello.incarnation));
         let held: Vec<ExecutionId> = worker.held.iter().copied().collect();
         self.close(id, older);
-        let renewed = hello.info.filter(|info| self.fleet.get(id).is_some_and(|worker| worker.record.info != *info));
+        let renewed = hello.info.filter(|info| self.fleet.get(id).is_some_and(|worker| worker.record.info != **info));
         if let (Some(info), Some(worker)) = (renewed, self.fleet.get(id)) {
-            self.fleet.redescribe(WorkerRecord { info, ..worker.record.clone() });
+            self.fleet.redescribe(WorkerRecord { info: *info, ..worker.record.clone() });
             self.dirty_workers.insert(id);
         }
         let (now, lease_until) = (self.elapsed, self.elapsed + self.config.lease);

@@ -115,7 +115,7 @@ fn hello_names_all_that_it_holds() {
     session.connected(Elapsed(5));
     let hello = Hello {
         incarnation: incarnation(),
-        info: Some(with_slots(1)),
+        info: Some(Box::new(with_slots(1))),
         held: vec![id(2), id(3)],
         ended: vec![id(1)],
         leaving: false,
@@ -413,7 +413,7 @@ fn a_new_life_delivers_the_results_of_the_last_and_drops_the_rest() {
     session.connected(Elapsed(0));
     let hello = Hello {
         incarnation: incarnation(),
-        info: Some(with_slots(1)),
+        info: Some(Box::new(with_slots(1))),
         held: vec![],
         ended: vec![id(1)],
         leaving: false,

@@ -14,7 +14,7 @@ use hodei_core::{
     protocol::LogChunk,
     spec::Invalid,
 };
-use hodei_store::LogPosition;
+use hodei_store::{LogPosition, LogSpan};
 use std::collections::HashMap;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -107,7 +107,8 @@ impl Service {
             }
             skip -= u64::from(chunk.count);
         }
-        let end = |chunk: &LogChunk| LogPosition { execution: chunk.execution, entry: chunk.end() };
+        let end =
+            |chunk: &LogSpan| LogPosition { execution: chunk.execution, entry: chunk.first + u64::from(chunk.count) };
         Ok(chunks.last().map_or(LogPosition::START, end))
     }
 }

@@ -5,7 +5,7 @@ mod read;
 mod tests;
 mod write;
 
-use crate::{Answer, Commit, Filter, Leadership, LogPosition, PlacedBatch, Store, StoreError, migration};
+use crate::{Answer, Commit, Filter, Leadership, LogPosition, LogSpan, PlacedBatch, Store, StoreError, migration};
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
 use hodei_core::{
     id::{ExecutionId, JobId},
@@ -126,7 +126,7 @@ impl Store for Postgres {
         self.read(move |client| read::logs(client, job, from, bytes))
     }
 
-    fn log_tail(&self, job: JobId, entries: u64) -> Answer<'_, Vec<LogChunk>> {
+    fn log_tail(&self, job: JobId, entries: u64) -> Answer<'_, Vec<LogSpan>> {
         self.read(move |client| read::log_tail(client, job, entries))
     }
 

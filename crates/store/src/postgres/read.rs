@@ -1,7 +1,7 @@
 //! The reads. Each runs on a connection of the pool, beside the writer.
 
 use crate::{
-    Filter, LogPosition, PlacedBatch, StoreError, newest_first,
+    Filter, LogPosition, LogSpan, PlacedBatch, StoreError, newest_first,
     record::{decode, priority_number, priority_of, signed, state_number, unsigned},
 };
 use deadpool_postgres::Object;
@@ -161,30 +161,32 @@ async fn chunk_at(client: &Object, job: JobId, from: LogPosition) -> Result<i64,
 }
 
 /// The window sum ends the last page where enough entries are held.
-pub async fn log_tail(client: Object, job: JobId, entries: u64) -> Result<Vec<LogChunk>, StoreError> {
-    let sql = "SELECT execution_id, first, count, data FROM (
+pub async fn log_tail(client: Object, job: JobId, entries: u64) -> Result<Vec<LogSpan>, StoreError> {
+    let sql = "SELECT execution_id, first, count FROM (
                    SELECT *, (sum(count) OVER (ORDER BY execution_id DESC, first DESC) - count)::bigint AS held
                    FROM (
-                       SELECT * FROM log_chunks WHERE job_id = $1 AND (execution_id, first) < ($2, $3)
+                       SELECT execution_id, first, count FROM log_chunks
+                       WHERE job_id = $1 AND (execution_id, first) < ($2, $3)
                        ORDER BY execution_id DESC, first DESC LIMIT $5
                    ) AS page
                ) AS chunk
                WHERE held < $4 ORDER BY execution_id DESC, first DESC";
     let mut before = (Uuid::max(), i64::MAX);
-    let mut chunks: Vec<LogChunk> = Vec::new();
+    let mut spans = Vec::new();
     let mut left = entries;
     while left > 0 {
         let rows = query(&client, sql, &[&job.0, &before.0, &before.1, &signed(left), &LOG_PAGE]).await?;
         let Some(last) = rows.last() else { break };
         before = (last.try_get(0)?, last.try_get(1)?);
         for row in &rows {
-            let chunk = log_chunk(job, row)?;
-            left = left.saturating_sub(chunk.count.into());
-            chunks.push(chunk);
+            let execution = ExecutionId(row.try_get(0)?);
+            let count = u32::try_from(row.try_get::<_, i64>(2)?).unwrap_or(u32::MAX);
+            left = left.saturating_sub(count.into());
+            spans.push(LogSpan { execution, first: unsigned(row.try_get(1)?), count });
         }
     }
-    chunks.reverse();
-    Ok(chunks)
+    spans.reverse();
+    Ok(spans)
 }
 
 pub async fn log_entries(

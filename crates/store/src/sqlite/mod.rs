@@ -7,7 +7,7 @@ mod read;
 mod tests;
 mod write;
 
-use crate::{Answer, Commit, Filter, Leadership, LogPosition, PlacedBatch, Store, StoreError, migration};
+use crate::{Answer, Commit, Filter, Leadership, LogPosition, LogSpan, PlacedBatch, Store, StoreError, migration};
 use hodei_core::{
     id::{ExecutionId, JobId},
     job::{ClassId, Job},
@@ -107,7 +107,7 @@ impl Store for Sqlite {
         self.read(move |connection| read::logs(connection, job, from, bytes))
     }
 
-    fn log_tail(&self, job: JobId, entries: u64) -> Answer<'_, Vec<LogChunk>> {
+    fn log_tail(&self, job: JobId, entries: u64) -> Answer<'_, Vec<LogSpan>> {
         self.read(move |connection| read::log_tail(connection, job, entries))
     }
 

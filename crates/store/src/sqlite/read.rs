@@ -2,7 +2,7 @@
 
 use super::open_connection;
 use crate::{
-    Filter, LogPosition, PlacedBatch, StoreError, newest_first,
+    Filter, LogPosition, LogSpan, PlacedBatch, StoreError, newest_first,
     record::{decode, priority_number, priority_of, signed, state_number, unsigned},
 };
 use hodei_core::{
@@ -221,22 +221,23 @@ fn chunk_at(connection: &Connection, job: JobId, from: LogPosition) -> Result<i6
     Ok(first.unwrap_or(signed(from.entry)))
 }
 
-pub fn log_tail(connection: &Connection, job: JobId, entries: u64) -> Result<Vec<LogChunk>, StoreError> {
-    let sql = "SELECT execution_id, first, count, data FROM log_chunks
+pub fn log_tail(connection: &Connection, job: JobId, entries: u64) -> Result<Vec<LogSpan>, StoreError> {
+    let sql = "SELECT execution_id, first, count FROM log_chunks
                WHERE job_id = ?1 ORDER BY execution_id DESC, first DESC";
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query((job.as_bytes(),))?;
-    let mut chunks: Vec<LogChunk> = Vec::new();
+    let mut spans = Vec::new();
     let mut held = 0;
     while held < entries
         && let Some(row) = rows.next()?
     {
-        let chunk = log_chunk(job, row)?;
-        held += u64::from(chunk.count);
-        chunks.push(chunk);
+        let execution = ExecutionId(uuid(row, 0)?);
+        let span = LogSpan { execution, first: unsigned(row.get(1)?), count: row.get(2)? };
+        held += u64::from(span.count);
+        spans.push(span);
     }
-    chunks.reverse();
-    Ok(chunks)
+    spans.reverse();
+    Ok(spans)
 }
 
 pub fn log_entries(
