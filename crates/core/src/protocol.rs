@@ -93,7 +93,8 @@ pub enum ToWorker {
         sent: u64,
         lease: Millis,
     },
-    /// The server goes away in order and comes back: the lease is good for this long from now.
+    /// The server goes away in order and comes back: the lease is good for this long from the last sign of life that it
+    /// has answered.
     Park {
         lease: Millis,
     },

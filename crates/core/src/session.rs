@@ -78,6 +78,8 @@ pub struct Session {
     heartbeat: Millis,
     next_heartbeat: Elapsed,
     last_heard: Elapsed,
+    /// When the last sign of life left that the server has answered.
+    renewed: Elapsed,
     /// The time when something was last heard or done, and when whatever runs must be gone.
     now: Elapsed,
     lease: Elapsed,
@@ -133,6 +135,7 @@ impl Session {
             heartbeat: FIRST_HEARTBEAT,
             next_heartbeat: Elapsed(0),
             last_heard: Elapsed(0),
+            renewed: Elapsed(0),
             now: Elapsed(0),
             lease: Elapsed(0),
             lapsed: false,
@@ -195,8 +198,12 @@ impl Session {
             ToWorker::Run(assignments) => assignments.into_iter().for_each(|assignment| self.assigned(assignment)),
             ToWorker::Stop { execution, why: StopReason::Stale } => self.drop_execution(execution),
             ToWorker::Stop { execution, why } => self.stop(execution, why),
-            ToWorker::Lease { sent, lease } => self.extend_lease(Elapsed(sent), lease),
-            ToWorker::Park { lease } => self.extend_lease(now, lease),
+            ToWorker::Lease { sent, lease } => {
+                self.renewed = self.renewed.max(Elapsed(sent));
+                self.extend_lease(Elapsed(sent), lease);
+            }
+            // It may have been on its way for long: it was said after the last sign of life that was answered.
+            ToWorker::Park { lease } => self.extend_lease(self.renewed, lease),
             ToWorker::Acked { results, logs } => self.acked(&results, &logs),
             ToWorker::Drain => self.leave(true),
         }
@@ -209,6 +216,7 @@ impl Session {
         self.heartbeat = welcome.heartbeat;
         self.next_heartbeat = asked + self.heartbeat;
         self.lapsed = false;
+        self.renewed = asked;
         self.set_lease(self.lease_end(asked, welcome.lease));
         self.watch_lease(self.now);
         // The greeting may have left before the wish to leave came.

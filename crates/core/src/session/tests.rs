@@ -333,12 +333,15 @@ fn the_lease_ends_a_little_early_and_counts_from_the_question() {
 }
 
 #[test]
-fn a_parked_lease_is_not_shortened_by_a_late_answer() {
+fn a_parked_lease_counts_from_what_was_answered_and_is_not_shortened_by_a_late_answer() {
     let mut session = up(1);
-    session.received(ToWorker::Park { lease: Millis::seconds(600) }, Elapsed(1000));
-    let parked = Elapsed(1000 + 599_000);
+    session.received(ToWorker::Lease { sent: 700, lease: LEASE }, Elapsed(800));
+    session.take_actions();
+    // It may have been said at any time since then, and heard late.
+    session.received(ToWorker::Park { lease: Millis::seconds(600) }, Elapsed(5000));
+    let parked = Elapsed(700 + 599_000);
     assert_eq!(session.take_actions(), [Action::SetLease(parked)]);
-    session.received(ToWorker::Lease { sent: 900, lease: LEASE }, Elapsed(1001));
+    session.received(ToWorker::Lease { sent: 900, lease: LEASE }, Elapsed(5001));
     assert_eq!(session.take_actions(), [Action::SetLease(parked)]);
     // The server that comes back begins a new one.
     session.connected(Elapsed(50_000));
