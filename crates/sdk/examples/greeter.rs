@@ -32,7 +32,8 @@ async fn greet(task: Task) -> TaskResult {
 async fn main() -> Result<(), WorkerError> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let server = env::var("HODEI_SERVER").unwrap_or_else(|_| "http://127.0.0.1:7070".to_owned());
-    let mut worker = Worker::new(server).slots(4).handle("greet", greet);
+    let folder = env::temp_dir().join("hodei-greeter");
+    let mut worker = Worker::new(server).folder(folder).slots(4).handle("greet", greet);
     if let Ok(token) = env::var("HODEI_TOKEN") {
         worker = worker.token(token);
     }
