@@ -5,8 +5,8 @@ mod stream;
 mod workers;
 
 pub use jobs::{
-    execution_id, job_id, job_to_wire, payload_of, spec_from_wire, spec_to_wire, state_from_wire, state_to_wire,
-    worker_id,
+    Stored, execution_id, job_id, job_to_wire, payload_of, spec_from_wire, spec_of_payload, spec_to_wire,
+    state_from_wire, state_to_wire, worker_id,
 };
 pub use stream::{
     MAX_RESULT, cut, events_from_wire, events_to_wire, from_server, from_worker, run, to_server, to_worker,

@@ -57,6 +57,12 @@ ids! {
     ExecutionId,
     /// One worker agent, for as long as its registration lives.
     WorkerId,
+    /// One schedule.
+    ScheduleId,
+    /// One message that is owed to somebody outside.
+    DeliveryId,
+    /// One credential of a person or a program.
+    TokenId,
     /// One life of an agent process. A worker that comes back with another incarnation has lost what it ran.
     Incarnation,
 }
@@ -90,12 +96,10 @@ impl Hasher for IdHasher {
     }
 }
 
-impl ExecutionId {
-    /// A UUIDv7 made without randomness: no other server life has this epoch, and no other execution of this
-    /// life has this counter.
-    pub fn new(now_ms: i64, epoch: u64, counter: u64) -> Self {
-        let high = ((now_ms as u64) << 16) | 0x7000 | ((counter >> 32) & 0x0fff);
-        let low = (0b10 << 62) | ((epoch & 0x3fff_ffff) << 32) | (counter & 0xffff_ffff);
-        Self(Uuid::from_u64_pair(high, low))
-    }
+/// A UUIDv7 made without randomness: no other server life has this epoch, and nothing else that this life makes has this
+/// counter.
+pub fn made(now_ms: i64, epoch: u64, counter: u64) -> Uuid {
+    let high = ((now_ms as u64) << 16) | 0x7000 | ((counter >> 32) & 0x0fff);
+    let low = (0b10 << 62) | ((epoch & 0x3fff_ffff) << 32) | (counter & 0xffff_ffff);
+    Uuid::from_u64_pair(high, low)
 }

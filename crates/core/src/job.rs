@@ -1,9 +1,9 @@
 //! A job as the brain and the store know it: everything that decides, without its payload.
 
 use crate::{
-    id::{ExecutionId, JobId, WorkerId},
+    id::{ExecutionId, JobId, ScheduleId, WorkerId},
     retry::RetryPolicy,
-    spec::{JobSpec, Priority, Requirements, Timeouts},
+    spec::{Concurrency, JobSpec, OnDependencyFailure, Priority, Requirements, Timeouts, Webhook},
     state::{Failure, Outcome, Run, State},
     time::Time,
 };
@@ -35,6 +35,34 @@ pub struct Job {
     /// The type of its task, if that is what it runs: only workers that declare it are asked.
     #[serde(default)]
     pub task_type: Option<Arc<str>>,
+    #[serde(default)]
+    pub extra: Option<Box<Extra>>,
+}
+
+/// What most jobs have nothing of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Extra {
+    pub tags: Vec<Arc<str>>,
+    /// The job that made it.
+    pub parent: Option<JobId>,
+    pub schedule: Option<ScheduleId>,
+    /// Which tick of the schedule it is for.
+    pub tick: Option<Time>,
+    pub concurrency: Option<Concurrency>,
+    pub webhook: Option<Webhook>,
+    pub key: Option<Arc<str>>,
+    /// It depends on others, whose results it may read. Which ones is in its payload and in the edges.
+    pub depends: bool,
+    /// How many of them have not succeeded yet.
+    pub waiting_on: u32,
+    pub on_dependency_failure: OnDependencyFailure,
+    /// Not before this time, even when all it depends on has succeeded.
+    pub not_before: Option<Time>,
+    /// Others depend on it.
+    pub has_dependents: bool,
+    /// Its data was rewritten, or something resumed it: the store has more of it than its payload.
+    pub has_data: bool,
 }
 
 /// One attempt at a job on one worker.
@@ -92,7 +120,17 @@ impl Job {
             losses: 0,
             created_at: now,
             executions: Vec::new(),
+            extra: Extra::of(spec).map(Box::new),
         }
+    }
+
+    /// What it has that most jobs have not, to be changed.
+    pub fn extra_mut(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_default()
+    }
+
+    pub fn concurrency(&self) -> Option<&Concurrency> {
+        self.extra.as_ref()?.concurrency.as_ref()
     }
 
     /// When something must happen to this job by itself, if ever.
@@ -107,7 +145,7 @@ impl Job {
 
     /// The kind of place this job needs. Jobs of one class fit the same workers.
     pub fn class(&self) -> ClassId {
-        ClassId::of(&self.queue, self.task_type.as_deref(), &self.requirements)
+        ClassId::of(&self.queue, self.task_type.as_deref(), &self.requirements, self.concurrency())
     }
 
     pub fn current(&self) -> Option<&Execution> {
@@ -139,20 +177,49 @@ impl Job {
     }
 }
 
-/// A stable number for (queue, task type, requirements), the same on every server and after every restart.
+impl Extra {
+    fn of(spec: &JobSpec) -> Option<Self> {
+        let extra = Self {
+            tags: spec.tags.iter().map(|tag| tag.as_str().into()).collect(),
+            concurrency: spec.concurrency.clone(),
+            webhook: spec.webhook.clone(),
+            key: spec.idempotency_key.as_deref().map(Into::into),
+            depends: !spec.depends_on.is_empty(),
+            on_dependency_failure: spec.on_dependency_failure,
+            not_before: spec.run_at.filter(|_| !spec.depends_on.is_empty()),
+            ..Self::default()
+        };
+        (extra != Self::default()).then_some(extra)
+    }
+}
+
+/// A stable number for (queue, task type, requirements, concurrency), the same on every server and after every restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ClassId(pub i64);
 
 impl ClassId {
-    /// FNV-1a. Should two keys ever get one number, their jobs share a line; each is still placed by its own needs.
-    pub fn of(queue: &str, task_type: Option<&str>, requirements: &Requirements) -> Self {
+    /// Should two keys ever get one number, their jobs share a line; each is still placed by its own needs.
+    pub fn of(
+        queue: &str,
+        task_type: Option<&str>,
+        requirements: &Requirements,
+        concurrency: Option<&Concurrency>,
+    ) -> Self {
         let numbers = [requirements.cpu_millis.to_le_bytes(), requirements.memory_bytes.to_le_bytes()];
         let task_type = task_type.unwrap_or_default().bytes();
         let bytes = queue.bytes().chain([0]).chain(numbers.into_iter().flatten()).chain(task_type);
-        Self(bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-            as i64)
+        Self(match concurrency {
+            None => fnv(bytes),
+            Some(Concurrency { key, limit }) => fnv(bytes.chain([0]).chain(key.bytes()).chain(limit.to_le_bytes())),
+        })
     }
+}
+
+/// FNV-1a, for numbers that go into databases.
+pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> i64 {
+    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.fold(0xcbf2_9ce4_8422_2325, step) as i64
 }
 
 #[cfg(test)]
@@ -163,10 +230,15 @@ mod tests {
     #[test]
     fn class_numbers_never_change() {
         let none = Requirements::default();
-        assert_eq!(ClassId::of("default", None, &none).0, 8_885_092_610_290_255_130);
-        assert_ne!(ClassId::of("a", None, &none), ClassId::of("b", None, &none));
-        assert_ne!(ClassId::of("a", None, &none), ClassId::of("a", Some("t"), &none));
+        assert_eq!(ClassId::of("default", None, &none, None).0, 8_885_092_610_290_255_130);
+        assert_ne!(ClassId::of("a", None, &none, None), ClassId::of("b", None, &none, None));
+        assert_ne!(ClassId::of("a", None, &none, None), ClassId::of("a", Some("t"), &none, None));
         let big = Requirements { cpu_millis: 2000, memory_bytes: 1 << 30 };
-        assert_ne!(ClassId::of("a", None, &none), ClassId::of("a", None, &big));
+        assert_ne!(ClassId::of("a", None, &none, None), ClassId::of("a", None, &big, None));
+        let key = |key: &str, limit| Concurrency { key: key.into(), limit };
+        let keyed = |with| ClassId::of("a", None, &none, Some(&with));
+        assert_ne!(ClassId::of("a", None, &none, None), keyed(key("k", 1)));
+        assert_ne!(keyed(key("l", 1)), keyed(key("k", 1)));
+        assert_ne!(keyed(key("k", 2)), keyed(key("k", 1)));
     }
 }

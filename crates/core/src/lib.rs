@@ -4,15 +4,21 @@
 //! arguments; rows to write and effects to perform go out as values. So both ends of the system, the server's
 //! [`brain`] and the worker's [`session`], can be run in a simulation exactly as they run in production.
 
+pub mod access;
 pub mod brain;
+pub mod dead_letter;
 pub mod defect;
 pub mod id;
 pub mod job;
+pub mod journal;
 pub mod protocol;
+pub mod queue;
 pub mod retry;
+pub mod schedule;
 pub mod session;
 pub mod spec;
 pub mod state;
 pub mod time;
 pub mod token;
+pub mod webhook;
 pub mod worker;

@@ -26,6 +26,8 @@ pub enum FromWorker {
     Progress {
         execution: ExecutionId,
         progress: Progress,
+        /// JSON that takes the place of the job's data.
+        data: Option<Vec<u8>>,
     },
     Logs(LogChunk),
     Finished(Finished),
@@ -58,6 +60,26 @@ pub struct Finished {
     pub log_entries: u64,
     /// JSON that the job left as its result.
     pub result: Option<Vec<u8>>,
+    /// JSON that takes the place of the job's data.
+    pub data: Option<Vec<u8>>,
+    /// Jobs to enqueue with this end, each as a submitter would send it.
+    pub children: Vec<Vec<u8>>,
+}
+
+impl Finished {
+    /// The end of an execution that left nothing behind.
+    pub fn new(execution: ExecutionId, outcome: Outcome, finished_at: Time) -> Self {
+        Self {
+            execution,
+            outcome,
+            started_at: None,
+            finished_at,
+            log_entries: 0,
+            result: None,
+            data: None,
+            children: Vec::new(),
+        }
+    }
 }
 
 /// Log entries of one execution, numbered from `first` on, in the codec of the `api` crate. A chunk never changes
@@ -136,6 +158,28 @@ pub struct Assignment {
     pub execution: ExecutionId,
     pub attempt: u32,
     pub spec: Arc<JobSpec>,
+    pub context: Context,
+}
+
+/// What a job finds besides its spec; most find nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Context {
+    /// The job's data as its last execution left it, if that differs from the spec's.
+    pub data: Option<Vec<u8>>,
+    /// What resumed it, if it was blocked.
+    pub input: Option<Vec<u8>>,
+    pub dependencies: Vec<DependencyResult>,
+    /// The schedule that made it, and for which tick.
+    pub tick: Option<(String, Time)>,
+}
+
+/// What a job that this one depends on left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DependencyResult {
+    pub job: JobId,
+    pub name: String,
+    /// None when it left none, did not succeed, or is too large to be sent along.
+    pub result: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -51,7 +51,8 @@ impl Default for RetryPolicy {
 impl RetryPolicy {
     /// Whether a job that has had `runs` runs, the last ending in `failure`, gets another.
     pub fn allows(&self, runs: u32, failure: &Failure) -> bool {
-        let fatal = self.fatal_kinds.contains(&failure.kind)
+        let fatal = failure.fatal
+            || self.fatal_kinds.contains(&failure.kind)
             || failure.exit_code.is_some_and(|code| self.fatal_exit_codes.contains(&code));
         runs < self.max_attempts && !fatal
     }

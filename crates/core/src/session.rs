@@ -116,6 +116,8 @@ struct Leaving {
 struct Run {
     started_at: Option<Time>,
     progress: Option<Progress>,
+    /// What the job's data is by its last word on it.
+    data: Option<Vec<u8>>,
     /// Stopped by us in order: the server shall not count this run.
     releasing: bool,
     /// The server has given the job to others: nothing of this run interests it any more.
@@ -234,7 +236,8 @@ impl Session {
         for (execution, run) in &self.runs {
             let started = run.started_at.map(|at| FromWorker::Started { execution: *execution, at });
             let progress = run.progress.clone();
-            let progress = progress.map(|progress| FromWorker::Progress { execution: *execution, progress });
+            let (execution, data) = (*execution, run.data.clone());
+            let progress = progress.map(|progress| FromWorker::Progress { execution, progress, data });
             again.extend(started.into_iter().chain(progress));
         }
         again.into_iter().for_each(|message| self.send(message));
@@ -326,9 +329,7 @@ impl Session {
 
     fn conclude(&mut self, execution: ExecutionId, outcome: Outcome) {
         self.ended.insert(execution);
-        let finished =
-            Finished { execution, outcome, started_at: None, finished_at: Time(0), log_entries: 0, result: None };
-        self.actions.push(Action::Conclude(finished));
+        self.actions.push(Action::Conclude(Finished::new(execution, outcome, Time(0))));
     }
 
     pub fn started(&mut self, execution: ExecutionId, at: Time) {
@@ -338,10 +339,11 @@ impl Session {
         }
     }
 
-    pub fn progress(&mut self, execution: ExecutionId, progress: Progress) {
+    pub fn progress(&mut self, execution: ExecutionId, progress: Progress, data: Option<Vec<u8>>) {
         if let Some(run) = self.runs.get_mut(&execution) {
             run.progress = Some(progress.clone());
-            self.send_if_up(FromWorker::Progress { execution, progress });
+            run.data = data.clone().or(run.data.take());
+            self.send_if_up(FromWorker::Progress { execution, progress, data });
         }
     }
 

@@ -1,12 +1,17 @@
 //! What a user asks for, and what makes such a request valid.
 
 use crate::{
+    id::JobId,
     retry::RetryPolicy,
     state::FailureKind,
     time::{Millis, Time},
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 use thiserror::Error;
 
 /// A job as its submitter wrote it.
@@ -32,6 +37,49 @@ pub struct JobSpec {
     pub timeouts: Timeouts,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// JSON that its handler may rewrite.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "bytes_as_bytes")]
+    pub data: Vec<u8>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub depends_on: Vec<JobId>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub on_dependency_failure: OnDependencyFailure,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<Concurrency>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<Webhook>,
+}
+
+/// What becomes of a job when one that it depends on has failed for good or was cancelled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnDependencyFailure {
+    #[default]
+    Cancel,
+    /// It waits on: the other may be replayed.
+    Wait,
+    /// It counts as done.
+    Run,
+}
+
+/// At most `limit` jobs with this key are with workers at one time, whatever their queues.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Concurrency {
+    pub key: Arc<str>,
+    pub limit: u32,
+}
+
+/// Whom to tell when a job has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Webhook {
+    pub url: String,
+    /// What deliveries are signed with, if not with the server's own.
+    pub secret: Option<Secret>,
 }
 
 /// What a job runs.
@@ -90,11 +138,14 @@ pub struct Timeouts {
     pub run: Option<Millis>,
     /// From the polite signal to the one that cannot be ignored.
     pub kill_grace: Millis,
+    /// From one sign of the job itself to the next.
+    #[serde(default)]
+    pub heartbeat: Option<Millis>,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { queue: None, run: None, kill_grace: Millis::seconds(10) }
+        Self { queue: None, run: None, kill_grace: Millis::seconds(10), heartbeat: None }
     }
 }
 
@@ -193,6 +244,10 @@ fn readable(mut text: String) -> String {
 }
 
 const NAME_BYTES: usize = 256;
+const DESCRIPTION_BYTES: usize = 4096;
+const MAX_TAGS: usize = 32;
+const MAX_DEPENDENCIES: usize = 10_000;
+const URL_BYTES: usize = 2048;
 const MAX_ATTEMPTS: u32 = 10_000;
 /// A process has no more; the list stays in memory for as long as its job is not finished.
 const MAX_FATAL_CODES: usize = 256;
@@ -216,6 +271,14 @@ impl JobSpec {
             retry: RetryPolicy::default(),
             timeouts: Timeouts::default(),
             run_at: None,
+            description: String::new(),
+            data: Vec::new(),
+            tags: Vec::new(),
+            depends_on: Vec::new(),
+            on_dependency_failure: OnDependencyFailure::default(),
+            idempotency_key: None,
+            concurrency: None,
+            webhook: None,
         }
     }
 
@@ -251,12 +314,41 @@ impl JobSpec {
         }
         self.retry.validate()?;
         self.timeouts.validate()?;
+        self.validate_extras()?;
         let size = self.payload_bytes();
         if size > limits.payload_bytes {
             let problem = format!("is {size} bytes; at most {} are allowed for a job's payload", limits.payload_bytes);
             return Err(Invalid::new(self.largest_field(), problem));
         }
         Ok(())
+    }
+
+    fn validate_extras(&self) -> Result<(), Invalid> {
+        if self.description.len() > DESCRIPTION_BYTES {
+            return Err(Invalid::new("description", format!("must be at most {DESCRIPTION_BYTES} bytes")));
+        }
+        if self.tags.len() > MAX_TAGS {
+            return Err(Invalid::new("tags", format!("there are {}; at most {MAX_TAGS} are allowed", self.tags.len())));
+        }
+        self.tags.iter().enumerate().try_for_each(|(i, tag)| label(&format!("tags[{i}]"), tag))?;
+        if self.depends_on.len() > MAX_DEPENDENCIES {
+            let problem = format!("there are {}; at most {MAX_DEPENDENCIES} are allowed", self.depends_on.len());
+            return Err(Invalid::new("depends_on", problem));
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = self.depends_on.iter().find(|id| !seen.insert(**id)) {
+            return Err(Invalid::new("depends_on", format!("names {twice} twice")));
+        }
+        if let Some(key) = &self.idempotency_key {
+            label("idempotency_key", key)?;
+        }
+        if let Some(Concurrency { key, limit }) = &self.concurrency {
+            label("concurrency.key", key)?;
+            if *limit == 0 {
+                return Err(Invalid::new("concurrency.limit", "must be at least 1"));
+            }
+        }
+        self.webhook.as_ref().map_or(Ok(()), Webhook::validate)
     }
 
     /// A task is not a process: what only a process can use would be ignored.
@@ -275,7 +367,8 @@ impl JobSpec {
     /// signs that end them, so that no number of empty ones is free.
     pub fn payload_bytes(&self) -> usize {
         let directory = self.working_directory.as_ref().map_or(0, String::len);
-        self.work.bytes() + self.stdin.len() + self.variables_bytes() + directory
+        let links = self.depends_on.len() * size_of::<JobId>() + self.tags.iter().map(String::len).sum::<usize>();
+        self.work.bytes() + self.stdin.len() + self.variables_bytes() + directory + self.data.len() + links
     }
 
     fn variables_bytes(&self) -> usize {
@@ -289,11 +382,47 @@ impl JobSpec {
             ("work", self.work.bytes()),
             ("stdin", self.stdin.len()),
             ("environment", self.variables_bytes()),
+            ("data", self.data.len()),
             ("working_directory", self.working_directory.as_ref().map_or(0, String::len)),
         ]
         .into_iter()
         .max_by_key(|(_, size)| *size)
         .map_or("work", |(field, _)| field)
+    }
+}
+
+impl Webhook {
+    /// Whether the address may be called is found out when it is.
+    fn validate(&self) -> Result<(), Invalid> {
+        let scheme = ["http://", "https://"].into_iter().find(|scheme| self.url.starts_with(scheme));
+        let rest = scheme.map_or("", |scheme| &self.url[scheme.len()..]);
+        let odd = |c: char| c.is_control() || c.is_whitespace();
+        if rest.is_empty() || rest.starts_with('/') || self.url.contains(odd) || self.url.len() > URL_BYTES {
+            return Err(Invalid::new("webhook.url", "must be an address such as https://example.com/hook"));
+        }
+        match &self.secret {
+            Some(secret) if !secret.0.starts_with("whsec_") => {
+                Err(Invalid::new("webhook.secret", "must be whsec_ followed by the secret in base64"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl OnDependencyFailure {
+    pub const ALL: [OnDependencyFailure; 3] =
+        [OnDependencyFailure::Cancel, OnDependencyFailure::Wait, OnDependencyFailure::Run];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            OnDependencyFailure::Cancel => "cancel",
+            OnDependencyFailure::Wait => "wait",
+            OnDependencyFailure::Run => "run",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
     }
 }
 
@@ -355,7 +484,9 @@ impl RetryPolicy {
 
 impl Timeouts {
     fn validate(&self) -> Result<(), Invalid> {
-        for (field, value) in [("timeouts.queue", self.queue), ("timeouts.run", self.run)] {
+        for (field, value) in
+            [("timeouts.queue", self.queue), ("timeouts.run", self.run), ("timeouts.heartbeat", self.heartbeat)]
+        {
             if value == Some(Millis::ZERO) {
                 return Err(Invalid::new(field, "must be longer than zero; leave it out for no limit"));
             }
@@ -469,9 +600,22 @@ mod tests {
         assert_eq!(rejected(|s| s.retry.jitter_percent = 101), "retry.jitter_percent");
         assert_eq!(rejected(|s| s.timeouts.run = Some(Millis::ZERO)), "timeouts.run");
         assert_eq!(rejected(|s| s.timeouts.kill_grace = Millis(u64::MAX)), "timeouts.kill_grace");
+        assert_eq!(rejected(|s| s.timeouts.heartbeat = Some(Millis::ZERO)), "timeouts.heartbeat");
         assert_eq!(rejected(|s| s.stdin = vec![0; 2000]), "stdin");
+        assert_eq!(rejected(|s| s.data = vec![0; 2000]), "data");
+        assert_eq!(rejected(|s| s.tags = vec!["a".into(), String::new()]), "tags[1]");
+        assert_eq!(rejected(|s| s.depends_on = vec![JobId::NIL; 2]), "depends_on");
+        assert_eq!(rejected(|s| s.idempotency_key = Some("\n".into())), "idempotency_key");
+        assert_eq!(rejected(|s| s.concurrency = Some(Concurrency { key: "k".into(), limit: 0 })), "concurrency.limit");
+        let hook = |url: &str, secret: Option<&str>| {
+            Some(Webhook { url: url.into(), secret: secret.map(|text| Secret(text.into())) })
+        };
+        for url in ["", "ftp://x/", "http://", "https:///path", "http://a b/"] {
+            assert_eq!(rejected(|s| s.webhook = hook(url, None)), "webhook.url", "{url}");
+        }
+        assert_eq!(rejected(|s| s.webhook = hook("https://a/", Some("secret"))), "webhook.secret");
         assert_eq!(rejected(|s| s.retry.fatal_exit_codes = vec![1; 257]), "retry.fatal_exit_codes");
-        assert_eq!(rejected(|s| s.retry.fatal_kinds = vec![FailureKind::Error; 10]), "retry.fatal_kinds");
+        assert_eq!(rejected(|s| s.retry.fatal_kinds = vec![FailureKind::Error; 11]), "retry.fatal_kinds");
         let args = vec![String::new(); 2000];
         assert_eq!(rejected(|s| s.work = Work::Shell { program: "a".into(), args }), "work");
         assert_eq!(rejected(|s| s.working_directory = Some("/".repeat(2000))), "working_directory");

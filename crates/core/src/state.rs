@@ -3,7 +3,7 @@
 use crate::{
     defect::{Defect, planted},
     id::{ExecutionId, WorkerId},
-    time::Time,
+    time::{Millis, Time},
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -50,6 +50,15 @@ pub enum State {
         at: Time,
         cancel: Cancel,
     },
+    /// Some job that it depends on has not succeeded yet.
+    Waiting {
+        since: Time,
+    },
+    /// Its handler waits for something from outside.
+    Blocked {
+        since: Time,
+        reason: String,
+    },
 }
 
 /// The execution that an active job is bound to.
@@ -65,6 +74,8 @@ pub enum DelayReason {
     Scheduled,
     /// It waits for its next attempt.
     Retry,
+    /// Its handler asked for it.
+    Snoozed,
 }
 
 /// A request to cancel: who asked is in the audit log, why is here.
@@ -85,6 +96,8 @@ pub enum StateKind {
     Failed,
     TimedOut,
     Cancelled,
+    Waiting,
+    Blocked,
 }
 
 /// Why an attempt ended badly.
@@ -94,6 +107,12 @@ pub struct Failure {
     pub message: String,
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
+    /// No retry would help: whoever ran it says so.
+    #[serde(default)]
+    pub fatal: bool,
+    /// The end of what it printed as errors, or its stack.
+    #[serde(default)]
+    pub detail: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -116,6 +135,8 @@ pub enum FailureKind {
     QueueTimeout,
     /// Its worker was lost.
     WorkerLost,
+    /// No sign came from the job itself for longer than allowed.
+    HeartbeatTimeout,
 }
 
 /// How an execution ended.
@@ -127,6 +148,21 @@ pub enum Outcome {
     Cancelled,
     /// Given back in good order (drain, shutdown): it does not count as a run.
     Released,
+    /// Its handler wants to be run again later: it does not count as a run.
+    Snoozed {
+        delay: Millis,
+    },
+    /// Its handler waits for something from outside: it does not count as a run.
+    Blocked {
+        reason: String,
+    },
+}
+
+impl Outcome {
+    /// Whether the run counts against the attempts of its job.
+    pub fn counts(&self) -> bool {
+        !matches!(self, Outcome::Released | Outcome::Snoozed { .. } | Outcome::Blocked { .. })
+    }
 }
 
 /// What can happen to a job.
@@ -154,6 +190,16 @@ pub enum Event {
     QueueTimeout,
     /// A user wants it run again.
     Retry,
+    /// The same, and something that it depends on has not succeeded.
+    RetryWhenSatisfied,
+    /// All that it depends on is done; it may have to wait for its time still.
+    Satisfied(Option<Time>),
+    /// Its handler wants to be run again at this time.
+    Snooze(ExecutionId, Time),
+    /// Its handler waits for something from outside.
+    Block(ExecutionId, String),
+    /// What it was blocked on has come.
+    Resume,
 }
 
 /// What follows a failed attempt.
@@ -182,10 +228,17 @@ impl State {
         self.fence(event)?;
         match (self, event) {
             (Delayed { .. }, Event::Due) => Ok(Pending { since: now }),
-            (Delayed { .. } | Pending { .. }, Event::Cancel(reason)) => {
+            (Waiting { .. }, Event::Satisfied(until)) => Ok(match until {
+                Some(until) if *until > now => Delayed { until: *until, reason: DelayReason::Scheduled },
+                _ => Pending { since: now },
+            }),
+            (Blocked { .. }, Event::Resume) => Ok(Pending { since: now }),
+            (Waiting { .. } | Delayed { .. } | Pending { .. } | Blocked { .. }, Event::Cancel(reason)) => {
                 Ok(Cancelled { at: now, cancel: Cancel { reason: reason.clone(), at: now } })
             }
-            (Delayed { reason: DelayReason::Retry, .. }, Event::Retry) => Ok(Pending { since: now }),
+            (Delayed { reason: DelayReason::Retry | DelayReason::Snoozed, .. }, Event::Retry) => {
+                Ok(Pending { since: now })
+            }
 
             (Pending { .. }, Event::Assign(run)) => Ok(Scheduled { run: *run, since: now, cancel: None }),
             (Pending { .. }, Event::QueueTimeout) => Ok(TimedOut { at: now }),
@@ -207,6 +260,12 @@ impl State {
             (Scheduled { cancel, .. } | Running { cancel, .. }, Event::Release(_)) => {
                 Ok(cancelled_or(cancel, now, || Pending { since: now }))
             }
+            (Running { cancel, .. }, Event::Snooze(_, until)) => {
+                Ok(cancelled_or(cancel, now, || Delayed { until: *until, reason: DelayReason::Snoozed }))
+            }
+            (Running { cancel, .. }, Event::Block(_, reason)) => {
+                Ok(cancelled_or(cancel, now, || Blocked { since: now, reason: reason.clone() }))
+            }
             (
                 Scheduled { cancel: Some(cancel), .. } | Running { cancel: Some(cancel), .. },
                 Event::ConfirmCancel(_),
@@ -220,6 +279,9 @@ impl State {
             }
 
             (Failed { .. } | TimedOut { .. } | Cancelled { .. }, Event::Retry) => Ok(Pending { since: now }),
+            (Failed { .. } | TimedOut { .. } | Cancelled { .. }, Event::RetryWhenSatisfied) => {
+                Ok(Waiting { since: now })
+            }
 
             _ => Err(IllegalEvent::NotInThisState { state: self.kind(), event: event.name() }),
         }
@@ -261,6 +323,8 @@ impl State {
             State::Failed { .. } => StateKind::Failed,
             State::TimedOut { .. } => StateKind::TimedOut,
             State::Cancelled { .. } => StateKind::Cancelled,
+            State::Waiting { .. } => StateKind::Waiting,
+            State::Blocked { .. } => StateKind::Blocked,
         }
     }
 
@@ -300,6 +364,11 @@ impl Event {
             Event::Cancel(_) => "cancel",
             Event::QueueTimeout => "queue timeout",
             Event::Retry => "retry",
+            Event::RetryWhenSatisfied => "retry when satisfied",
+            Event::Satisfied(_) => "satisfied",
+            Event::Snooze(..) => "snooze",
+            Event::Block(..) => "block",
+            Event::Resume => "resume",
         }
     }
 
@@ -310,6 +379,8 @@ impl Event {
             | Event::Succeed(id)
             | Event::Fail(id, _)
             | Event::Release(id)
+            | Event::Snooze(id, _)
+            | Event::Block(id, _)
             | Event::ConfirmCancel(id) => Some(*id),
             _ => None,
         }
@@ -317,7 +388,7 @@ impl Event {
 }
 
 impl StateKind {
-    pub const ALL: [StateKind; 8] = [
+    pub const ALL: [StateKind; 10] = [
         StateKind::Delayed,
         StateKind::Pending,
         StateKind::Scheduled,
@@ -326,6 +397,8 @@ impl StateKind {
         StateKind::Failed,
         StateKind::TimedOut,
         StateKind::Cancelled,
+        StateKind::Waiting,
+        StateKind::Blocked,
     ];
 
     pub fn name(self) -> &'static str {
@@ -338,6 +411,8 @@ impl StateKind {
             StateKind::Failed => "failed",
             StateKind::TimedOut => "timed_out",
             StateKind::Cancelled => "cancelled",
+            StateKind::Waiting => "waiting",
+            StateKind::Blocked => "blocked",
         }
     }
 
@@ -349,6 +424,11 @@ impl StateKind {
         matches!(self, Self::Succeeded | Self::Failed | Self::TimedOut | Self::Cancelled)
     }
 
+    /// Failed for good: in the dead-letter queue.
+    pub fn is_dead(self) -> bool {
+        matches!(self, Self::Failed | Self::TimedOut)
+    }
+
     /// Bound to a worker.
     pub fn is_active(self) -> bool {
         matches!(self, Self::Scheduled | Self::Running)
@@ -357,7 +437,7 @@ impl StateKind {
 
 impl Failure {
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), exit_code: None, signal: None }
+        Self { kind, message: message.into(), exit_code: None, signal: None, fatal: false, detail: String::new() }
     }
 
     pub fn exit(code: i32) -> Self {
@@ -370,7 +450,7 @@ impl Failure {
 }
 
 impl FailureKind {
-    pub const ALL: [FailureKind; 9] = [
+    pub const ALL: [FailureKind; 10] = [
         FailureKind::ExitCode,
         FailureKind::Signal,
         FailureKind::OutOfMemory,
@@ -380,6 +460,7 @@ impl FailureKind {
         FailureKind::RunTimeout,
         FailureKind::QueueTimeout,
         FailureKind::WorkerLost,
+        FailureKind::HeartbeatTimeout,
     ];
 
     pub fn name(self) -> &'static str {
@@ -393,6 +474,7 @@ impl FailureKind {
             FailureKind::RunTimeout => "run_timeout",
             FailureKind::QueueTimeout => "queue_timeout",
             FailureKind::WorkerLost => "worker_lost",
+            FailureKind::HeartbeatTimeout => "heartbeat_timeout",
         }
     }
 

@@ -68,7 +68,7 @@ pub enum Phase {
 }
 
 /// The state that people see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum WorkerState {
     Connecting,
     Ready,

@@ -1,10 +1,11 @@
 //! Sends what the brain decided to the workers, in order, with the payloads that the brain does not keep.
 
+use crate::context::{self, Leaving};
 use hodei_api::{convert, v1};
 use hodei_core::{
-    brain::Connection,
+    brain::{Connection, RunMore},
     id::{ExecutionId, IdMap, JobId},
-    protocol::ToWorker,
+    protocol::{Context, ToWorker},
 };
 use hodei_store::Store;
 use std::{
@@ -50,7 +51,7 @@ impl Links {
 /// One thing to tell a worker.
 #[derive(Debug)]
 pub enum Parcel {
-    Run { job: JobId, execution: ExecutionId, attempt: u32 },
+    Run { job: JobId, execution: ExecutionId, attempt: u32, more: Option<Box<RunMore>> },
     Message(ToWorker),
     Close,
 }
@@ -98,13 +99,17 @@ pub async fn run(
 ) {
     while let Some(batch) = parcels.recv().await {
         let mut gathered = gather(&*store, &payloads, &batch).await;
+        let mut contexts = contexts(&*store, &gathered, &batch).await;
         let mut by_connection: Vec<(Connection, Vec<v1::ServerEvent>)> = Vec::new();
         let mut places: HashMap<Connection, usize> = HashMap::new();
         let mut closing = HashSet::new();
         for (connection, parcel) in batch {
             let events = match parcel {
-                Parcel::Run { job, execution, attempt } => match gathered.remove(&job) {
-                    Some(payload) => vec![convert::run(job, execution, attempt, payload)],
+                Parcel::Run { job, execution, attempt, more } => match gathered.remove(&job) {
+                    Some(payload) => {
+                        let context = more.and_then(|_| contexts.remove(&job)).unwrap_or_default();
+                        vec![convert::run(job, execution, attempt, payload, context)]
+                    }
                     None => continue,
                 },
                 Parcel::Message(message) => convert::to_worker(message),
@@ -125,6 +130,26 @@ pub async fn run(
         for connection in closing {
             links.close(connection);
         }
+    }
+}
+
+/// The contexts of the runs of a batch that have any.
+async fn contexts(
+    store: &dyn Store,
+    payloads: &IdMap<JobId, Arc<[u8]>>,
+    batch: &[(Connection, Parcel)],
+) -> IdMap<JobId, Context> {
+    let leaving = batch.iter().filter_map(|(_, parcel)| match parcel {
+        Parcel::Run { job, more: Some(more), .. } => Some(Leaving { job: *job, payload: payloads.get(job)?, more }),
+        _ => None,
+    });
+    let leaving: Vec<Leaving> = leaving.collect();
+    loop {
+        match context::gather(store, &leaving).await {
+            Ok(contexts) => return contexts,
+            Err(error) => tracing::warn!(%error, "cannot read what jobs depend on; trying again"),
+        }
+        tokio::time::sleep(READ_AGAIN).await;
     }
 }
 

@@ -11,21 +11,23 @@ use crate::{
     watch::Watches,
 };
 use futures::future::{BoxFuture, FutureExt};
+use hodei_api::convert;
 use hodei_core::{
     brain::{
-        Answer, Batch, BatchId, Bound, Brain, Caller, Connection, Effect, Input, Loaded, Placement, Refusal, Report,
-        WorkerView,
+        Answer, Batch, BatchId, Bound, Brain, Caller, Connection, Effect, Facts, Input, Loaded, Placement, Refusal,
+        Report, ScheduledJob, Settling, WorkerView,
     },
-    id::{ExecutionId, IdMap, JobId, WorkerId},
+    id::{ExecutionId, IdMap, IdSet, JobId, WorkerId},
     job::Job,
     protocol::{Finished, LogAck, LogChunk, ToWorker, Verdict, Welcome},
+    schedule::ScheduleRecord,
     time::{Elapsed, Millis},
     token::Hash,
     worker::Phase,
 };
-use hodei_store::{Commit, Store, StoreError};
+use hodei_store::{Aside, Commit, Store, StoreError};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -280,6 +282,10 @@ async fn load(store: &dyn Store, options: &Options) -> Result<Brain, StoreError>
         workers: store.workers().await?,
         tokens: store.tokens().await?,
         lanes: store.lanes().await?,
+        queues: store.queues().await?,
+        counts: store.counts().await?,
+        schedules: schedules(store).await?,
+        settling: settling(store).await?,
     };
     let now = clock::now();
     let seed = now.elapsed.0 ^ now.wall.0.unsigned_abs();
@@ -291,6 +297,25 @@ async fn load(store: &dyn Store, options: &Options) -> Result<Brain, StoreError>
         "loaded"
     );
     Ok(Brain::load(options.brain(seed), loaded, now))
+}
+
+/// The schedules, with the jobs that they make.
+async fn schedules(store: &dyn Store) -> Result<Vec<(ScheduleRecord, ScheduledJob)>, StoreError> {
+    let mut schedules = Vec::new();
+    for (record, payload) in store.schedules().await? {
+        let broken = |why: String| StoreError::Broken(format!("the job of schedule {}: {why}", record.name));
+        let spec = convert::spec_of_payload(&payload).map_err(|bad| broken(bad.to_string()))?;
+        schedules.push((record, ScheduledJob { spec: Arc::new(spec), payload: payload.into() }));
+    }
+    Ok(schedules)
+}
+
+/// The ends that the last leader did not tell to all, with the jobs that ended.
+async fn settling(store: &dyn Store) -> Result<Vec<(Settling, Job)>, StoreError> {
+    let marks = store.settling().await?;
+    let jobs = store.jobs(marks.iter().map(|mark| mark.job).collect()).await?;
+    let with_mark = |job: Job| marks.iter().find(|mark| mark.job == job.id).map(|mark| (*mark, job));
+    Ok(jobs.into_iter().filter_map(with_mark).collect())
 }
 
 /// The placements that the last leader left, with the rows of their jobs.
@@ -443,22 +468,23 @@ impl Loop {
     }
 
     fn apply_or_defer(&mut self, input: Input) {
-        match needs(&input) {
-            // In the order of their coming: a disconnect must not overtake its connect.
-            _ if !self.deferred.is_empty() => self.deferred.push(input),
-            Needs::Nothing => self.apply(input, &[]),
-            Needs::Job(job) if self.brain.knows(job) => self.apply(input, &[]),
-            Needs::Job(_) | Needs::LogCounts => self.deferred.push(input),
-        }
+        // In the order of their coming: a disconnect must not overtake its connect.
+        let at_once = match &input {
+            _ if !self.deferred.is_empty() => false,
+            // How much is stored of what the worker names must be read first.
+            Input::Connect { .. } => false,
+            input => self.brain.missing(input).is_empty(),
+        };
+        if at_once { self.apply(input) } else { self.deferred.push(input) }
     }
 
-    fn apply(&mut self, input: Input, facts: &[Job]) {
+    fn apply(&mut self, input: Input) {
         match &input {
             Input::Enqueue { jobs, .. } => {
                 let mut payloads = lock(&self.payloads);
                 jobs.iter().for_each(|job| payloads.put(job.id, Arc::clone(&job.payload)));
             }
-            Input::Report { caller: None, worker, report: Report::Finished(finished) }
+            Input::Report { caller: None, worker, report: Report::Finished(finished, _) }
                 if !self.is_logged(*worker, finished) =>
             {
                 // A piece of its log did not come: the stream is closed for that, and both come again on the next.
@@ -467,7 +493,7 @@ impl Loop {
             }
             _ => {}
         }
-        self.brain.apply(input, facts);
+        self.brain.apply(input);
     }
 
     /// Whether all that an execution printed before this end of it has come.
@@ -507,47 +533,50 @@ impl Loop {
         match self.facts(&inputs).await {
             Ok(facts) => {
                 self.brain.clock(clock::now());
-                for input in inputs {
-                    let fact = match needs(&input) {
-                        Needs::Job(job) => facts.iter().find(|fact| fact.id == job),
-                        _ => None,
-                    };
-                    self.apply(input, fact.map(std::slice::from_ref).unwrap_or_default());
-                }
+                self.brain.learn(facts);
+                inputs.into_iter().for_each(|input| self.apply(input));
             }
             Err(error) => self.fail_deferred(inputs, &error),
         }
     }
 
-    async fn facts(&mut self, inputs: &[Input]) -> Result<Vec<Job>, StoreError> {
-        let mut jobs = Vec::new();
+    async fn facts(&mut self, inputs: &[Input]) -> Result<Facts, StoreError> {
+        let (mut jobs, mut keys) = (IdSet::default(), HashSet::new());
         let mut executions = Vec::new();
         for input in inputs {
-            match (needs(input), input) {
-                (Needs::Job(job), _) if !self.brain.knows(job) => jobs.push(job),
-                (Needs::LogCounts, Input::Connect { worker, hello, .. }) => {
-                    let named = hello.held.iter().chain(&hello.ended);
-                    executions.extend(named.filter_map(|id| Some((self.brain.bound(*worker, *id)?, *id))));
-                }
-                _ => {}
+            if let Input::Connect { worker, hello, .. } = input {
+                let named = hello.held.iter().chain(&hello.ended);
+                executions.extend(named.filter_map(|id| Some((self.brain.bound(*worker, *id)?, *id))));
             }
+            let missing = self.brain.missing(input);
+            jobs.extend(missing.jobs);
+            keys.extend(missing.keys);
         }
         executions.retain(|(_, execution)| !self.log_next.contains_key(execution));
         if !executions.is_empty() {
             self.log_next.extend(self.shared.store.log_entries(executions).await?);
         }
-        if jobs.is_empty() { Ok(Vec::new()) } else { self.shared.store.jobs(jobs).await }
+        let (jobs, keys): (Vec<_>, Vec<_>) = (jobs.into_iter().collect(), keys.into_iter().collect());
+        let store = &self.shared.store;
+        Ok(Facts {
+            jobs: if jobs.is_empty() { Vec::new() } else { store.jobs(jobs).await? },
+            keys: if keys.is_empty() { HashMap::new() } else { store.keys(keys).await?.into_iter().collect() },
+        })
     }
 
     fn fail_deferred(&mut self, inputs: Vec<Input>, error: &StoreError) {
         for input in inputs {
             match input {
-                Input::Cancel { caller, .. } | Input::Retry { caller, .. } => {
+                Input::Cancel { caller, .. }
+                | Input::Retry { caller, .. }
+                | Input::Resume { caller, .. }
+                | Input::Many { caller, .. }
+                | Input::Enqueue { caller, .. } => {
                     self.answer(caller, Err(CallError::Unavailable(error.to_string())));
                 }
                 // The worker tries again by itself.
                 Input::Connect { connection, .. } => _ = self.parcels.send(vec![(connection, Parcel::Close)]),
-                other => self.apply(other, &[]),
+                other => self.apply(other),
             }
         }
     }
@@ -570,7 +599,7 @@ impl Loop {
             self.release(effects, std::mem::take(acks));
             return;
         }
-        let commit = Arc::new(Commit { epoch: self.brain.epoch(), batch, logs });
+        let commit = Arc::new(Commit { epoch: self.brain.epoch(), batch, logs, aside: Aside::default() });
         let outcome = commit_until_done(Arc::clone(&self.shared), Arc::clone(&commit)).boxed();
         let began = Instant::now();
         self.last_commit = began;
@@ -580,7 +609,7 @@ impl Loop {
     fn renew_leases(&mut self) {
         let renewed = std::mem::take(&mut *lock(&self.shared.heartbeats));
         for (worker, at) in renewed {
-            self.brain.apply(Input::Heartbeat { worker, at }, &[]);
+            self.brain.apply(Input::Heartbeat { worker, at });
         }
     }
 
@@ -652,6 +681,13 @@ impl Loop {
                 Effect::ReadDue { after, limit } => self.read(move |store| {
                     async move { Ok(Input::Due { limit, jobs: store.due(after, limit).await? }) }.boxed()
                 }),
+                Effect::ReadDependents { job, after, limit } => self.read(move |store| {
+                    async move {
+                        let jobs = store.dependents(job, after, limit).await?;
+                        Ok(Input::Dependents { job, after, limit, jobs })
+                    }
+                    .boxed()
+                }),
                 Effect::Acked { connection, execution, .. } => acked.entry(connection).or_default().0.push(execution),
                 for_worker => parcels.extend(self.parcel(for_worker)),
             }
@@ -676,8 +712,8 @@ impl Loop {
                 let (lease, heartbeat) = (self.shared.options.lease, self.shared.options.heartbeat());
                 Some((connection, Parcel::Message(ToWorker::Welcome(Welcome { lease, heartbeat, held }))))
             }
-            Effect::Run { connection, job, execution, attempt, .. } => {
-                Some((connection, Parcel::Run { job, execution, attempt }))
+            Effect::Run { connection, job, execution, attempt, more, .. } => {
+                Some((connection, Parcel::Run { job, execution, attempt, more }))
             }
             Effect::Stop { connection, execution, why, .. } => {
                 Some((connection, Parcel::Message(ToWorker::Stop { execution, why })))
@@ -685,7 +721,11 @@ impl Loop {
             Effect::Drain { connection, .. } => Some((connection, Parcel::Message(ToWorker::Drain))),
             Effect::Park { connection, lease, .. } => Some((connection, Parcel::Message(ToWorker::Park { lease }))),
             Effect::Close { connection, .. } => Some((connection, Parcel::Close)),
-            Effect::Answer { .. } | Effect::Acked { .. } | Effect::ReadReady { .. } | Effect::ReadDue { .. } => None,
+            Effect::Answer { .. }
+            | Effect::Acked { .. }
+            | Effect::ReadReady { .. }
+            | Effect::ReadDue { .. }
+            | Effect::ReadDependents { .. } => None,
         }
     }
 
@@ -725,7 +765,7 @@ impl Loop {
         let last = async {
             self.fly_home().await?;
             self.resolve_deferred().await;
-            self.brain.apply(Input::Park { lease: self.shared.options.parked_lease }, &[]);
+            self.brain.apply(Input::Park { lease: self.shared.options.parked_lease });
             self.turn(&mut acks);
             self.fly_home().await
         };
@@ -744,21 +784,6 @@ impl Loop {
             self.land();
         }
         Ok(())
-    }
-}
-
-/// What must be read before an input can be applied.
-enum Needs {
-    Nothing,
-    Job(JobId),
-    LogCounts,
-}
-
-fn needs(input: &Input) -> Needs {
-    match input {
-        Input::Cancel { job, .. } | Input::Retry { job, .. } => Needs::Job(*job),
-        Input::Connect { .. } => Needs::LogCounts,
-        _ => Needs::Nothing,
     }
 }
 

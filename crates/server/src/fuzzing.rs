@@ -1,6 +1,7 @@
 //! Text from outside that the services take apart by themselves, as fuzzing reaches it.
 
 use crate::{
+    calls::page_size,
     grpc::{jobs, logs},
     secrets,
 };
@@ -8,13 +9,13 @@ use hodei_core::spec::Invalid;
 
 /// A page of jobs.
 pub fn page(size: i32, token: &str) -> Result<(), Invalid> {
-    jobs::page_size(size, 1, 1000)?;
+    page_size(size, 1, 1000)?;
     jobs::page_token(token).map(drop)
 }
 
 /// A page of a log.
 pub fn log_page(size: i32, token: &str) -> Result<(), Invalid> {
-    jobs::page_size(size, 1, 1000)?;
+    page_size(size, 1, 1000)?;
     let position = logs::position_of(token)?;
     let again = logs::position_of(&logs::token_of(position));
     assert_eq!(again, Ok(position), "a token leads to where it came from");

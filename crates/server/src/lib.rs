@@ -3,7 +3,9 @@
 //! [`engine`] is the loop. [`grpc`] and [`http`] are the doors; they change nothing themselves, they hand commands to the
 //! engine and read from the store. [`listen`] decides who may knock.
 
+mod calls;
 mod clock;
+mod context;
 mod dispatch;
 mod engine;
 #[doc(hidden)]

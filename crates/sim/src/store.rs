@@ -1,7 +1,7 @@
 //! What `hodei-store` keeps, with the reads that the loop asks for, in memory.
 
 use hodei_core::{
-    brain::{Batch, BatchId, Loaded, Placement},
+    brain::{Batch, BatchId, Kept, Loaded, Placement},
     id::{ExecutionId, JobId, WorkerId},
     job::{ClassId, Job},
     protocol::LogChunk,
@@ -37,6 +37,7 @@ pub struct Store {
     tokens: BTreeMap<Hash, WorkerToken>,
     ready: BTreeMap<(ClassId, Priority, u64), JobId>,
     due: BTreeSet<(Time, JobId)>,
+    pub kept: Kept,
 }
 
 /// One transaction.
@@ -88,6 +89,7 @@ impl Store {
                 return Err(format!("{} is settled and not in its row", open.job));
             }
         }
+        self.kept.commit(batch)?;
         for worker in &batch.workers {
             match worker.phase {
                 Phase::Terminated => _ = self.workers.remove(&worker.id),
@@ -140,7 +142,7 @@ impl Store {
         // As many as a store would find: also those that rows are not behind of.
         let placed: BTreeMap<JobId, Placement> =
             self.placements.values().flatten().map(|placement| (placement.job, *placement)).collect();
-        Loaded {
+        let mut loaded = Loaded {
             placed: placed.into_values().map(|placement| (placement, self.jobs[&placement.job].clone())).collect(),
             placed_in: self.placements.keys().copied().collect(),
             epoch: self.epoch,
@@ -150,7 +152,14 @@ impl Store {
             workers: self.workers.values().cloned().collect(),
             tokens: self.tokens.values().cloned().collect(),
             lanes: lanes.into_iter().collect(),
-        }
+            ..Loaded::default()
+        };
+        self.kept.load(&mut loaded, |id| self.jobs.get(&id).cloned());
+        loaded
+    }
+
+    pub fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Vec<Job> {
+        self.kept.dependents(job, after, limit).iter().map(|id| self.jobs[id].clone()).collect()
     }
 
     pub fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Vec<Job> {

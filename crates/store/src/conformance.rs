@@ -71,7 +71,8 @@ pub async fn every_kind_of_row_comes_back(store: Arc<dyn Store>) {
     assert!(payloads.iter().all(|(_, bytes)| bytes[..] == payload(3000)[..]));
     for job in &jobs {
         let expected = (job.seq % 2 == 0).then(|| vec![7; job.seq as usize]);
-        assert_eq!(store.result(job.id).await.expect("result"), expected);
+        let found = store.results(vec![job.id]).await.expect("results");
+        assert_eq!(found.into_iter().next().map(|(_, result)| result), expected);
     }
     let mut workers = store.workers().await.expect("workers");
     workers.sort_by_key(|worker| worker.id);
@@ -95,8 +96,8 @@ pub async fn an_empty_store_answers(store: Arc<dyn Store>) {
     assert!(store.jobs(vec![]).await.expect("jobs").is_empty());
     assert!(store.jobs(vec![job_id(1)]).await.expect("jobs").is_empty());
     assert!(store.payloads(vec![job_id(1)]).await.expect("payloads").is_empty());
-    assert!(store.result(job_id(1)).await.expect("result").is_none());
-    assert!(store.list(Filter::default(), None, 10).await.expect("list").is_empty());
+    assert!(store.results(vec![job_id(1)]).await.expect("results").is_empty());
+    assert!(store.list(Filter::default(), None, 10).await.expect("list").jobs.is_empty());
     assert!(store.logs(job_id(1), LogPosition::START, 10).await.expect("logs").is_empty());
     assert!(store.log_tail(job_id(1), 10).await.expect("tail").is_empty());
     assert!(store.log_entries(vec![(job_id(1), execution_id(1))]).await.expect("entries").is_empty());
@@ -188,7 +189,11 @@ pub async fn columns_follow_updates(store: Arc<dyn Store>) {
         assert_eq!(present(store.due(None, 9).await.expect("due")), timed, "{kind:?}");
         for other in StateKind::ALL {
             let filter = Filter { states: vec![other], queue: None };
-            assert_eq!(present(store.list(filter, None, 9).await.expect("list")), kind == other, "{kind:?} {other:?}");
+            assert_eq!(
+                present(store.list(filter, None, 9).await.expect("list").jobs),
+                kind == other,
+                "{kind:?} {other:?}"
+            );
         }
     }
     let moved = Job { seq: 77, ..job };
@@ -290,7 +295,7 @@ pub async fn list_pages_give_every_job_once(store: Arc<dyn Store>) {
         let mut found: Vec<Job> = Vec::new();
         loop {
             let limit = random.below(30) + 1;
-            let page = store.list(filter.clone(), found.last().map(|job| job.id), limit).await.expect("list");
+            let page = store.list(filter.clone(), found.last().map(|job| job.id), limit).await.expect("list").jobs;
             assert!(page.len() <= limit);
             if page.is_empty() {
                 break;
@@ -462,7 +467,7 @@ impl Leader {
     /// Counts a batch only once it is made, as a retried commit keeps its number.
     pub(crate) async fn try_commit(&mut self, batch: Batch, logs: Vec<LogChunk>) -> Result<(), StoreError> {
         let batch = Batch { number: self.number + 1, ..batch };
-        self.store.commit(Arc::new(Commit { epoch: self.epoch, batch, logs })).await?;
+        self.store.commit(Arc::new(Commit { epoch: self.epoch, batch, logs, aside: Aside::default() })).await?;
         self.number += 1;
         Ok(())
     }

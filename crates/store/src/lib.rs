@@ -16,14 +16,20 @@ pub use sqlite::Sqlite;
 
 use futures::future::BoxFuture;
 use hodei_core::{
-    brain::{Batch, BatchId, Placement},
-    id::{ExecutionId, JobId},
+    access::{ApiToken, AuditEntry},
+    brain::{Batch, BatchId, Placement, Settling},
+    dead_letter::{DeadLetter, Fingerprint},
+    id::{DeliveryId, ExecutionId, JobId, ScheduleId},
     job::{ClassId, Job},
+    journal::{Change, JournalId},
     protocol::LogChunk,
+    queue::QueueRecord,
+    schedule::ScheduleRecord,
     spec::Priority,
-    state::StateKind,
+    state::{FailureKind, StateKind},
     time::Time,
     token::WorkerToken,
+    webhook::Delivery,
     worker::WorkerRecord,
 };
 use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
@@ -66,10 +72,121 @@ pub trait Store: Send + Sync + 'static {
     /// What these jobs were submitted as, in any order.
     fn payloads(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, Vec<u8>)>>;
 
-    fn result(&self, id: JobId) -> Answer<'_, Option<Vec<u8>>>;
+    /// What these jobs left as their results, in any order; those that left none are left out.
+    fn results(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, Vec<u8>)>>;
+
+    /// What was rewritten of these jobs' data and what resumed them, in any order.
+    fn data(&self, ids: Vec<JobId>) -> Answer<'_, Vec<JobData>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    /// Newest first, those with ids below `before`. Looks at a bounded number of rows: a page may have fewer than `limit`
+    /// jobs, even none, and still say where the next begins.
+    fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Answer<'_, Page>;
+
+    /// The jobs that depend on this one with ids after `after`, in the order of their ids.
+    fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    /// Ends that have not been told to all dependents.
+    fn settling(&self) -> Answer<'_, Vec<Settling>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    /// Of these idempotency keys, those that are taken, and by which jobs.
+    fn keys(&self, keys: Vec<Arc<str>>) -> Answer<'_, Vec<(Arc<str>, JobId)>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    fn queues(&self) -> Answer<'_, Vec<QueueRecord>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    /// How many jobs each queue has in each state, where there are any.
+    fn counts(&self) -> Answer<'_, Vec<(Arc<str>, StateKind, u64)>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    /// All schedules, with the payloads of the jobs that they make.
+    fn schedules(&self) -> Answer<'_, Vec<(ScheduleRecord, Vec<u8>)>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    /// Newest first, those that failed before `before`. Bounded like `list`.
+    fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        before: Option<(Time, JobId)>,
+        limit: usize,
+    ) -> Answer<'_, DeadLetterPage> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    /// The dead letter of this job, if it is in the dead-letter queue.
+    fn dead_letter(&self, job: JobId) -> Answer<'_, Option<DeadLetter>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    /// How many dead letters there are, and the largest groups of like errors.
+    fn error_groups(&self, limit: usize) -> Answer<'_, (u64, Vec<ErrorGroup>)> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    /// Deliveries that are due, the longest due first.
+    fn deliveries_due(&self, until: Time, limit: usize) -> Answer<'_, Vec<Delivery>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    /// When the next delivery is due, if any is owed.
+    fn next_delivery(&self) -> Answer<'_, Option<Time>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
 
     /// Newest first, those with ids below `before`.
-    fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>>;
+    fn deliveries(
+        &self,
+        filter: DeliveryFilter,
+        before: Option<DeliveryId>,
+        limit: usize,
+    ) -> Answer<'_, Vec<Delivery>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    fn delivery(&self, id: DeliveryId) -> Answer<'_, Option<Delivery>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    /// What commits changed, those after `after`, in order.
+    fn journal(&self, after: JournalId, limit: usize) -> Answer<'_, Vec<(JournalId, Vec<Change>)>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    /// The first and the last entry of the journal that are kept.
+    fn journal_ends(&self) -> Answer<'_, Option<(JournalId, JournalId)>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    /// Finished jobs in this state that were made before `before` and finished before it, and whose dependents, if any,
+    /// are all finished; with ids after `after`, in order. Bounded like `list`: the second value is where to go on.
+    fn expired(
+        &self,
+        state: StateKind,
+        before: Time,
+        after: Option<JobId>,
+        limit: usize,
+    ) -> Answer<'_, (Vec<JobId>, Option<JobId>)> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    fn api_tokens(&self) -> Answer<'_, Vec<ApiToken>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
+
+    /// Newest first, those with numbers below `before`, each with its number.
+    fn audit(&self, filter: AuditFilter, before: Option<u64>, limit: usize) -> Answer<'_, Vec<(u64, AuditEntry)>> {
+        Box::pin(async { Ok(Default::default()) })
+    }
 
     /// Log chunks of a job in order of (execution, number): the chunk that contains `from`, and what follows, until
     /// about `bytes` are read (at least one chunk if there is one).
@@ -98,6 +215,95 @@ pub struct Commit {
     pub epoch: u64,
     pub batch: Batch,
     pub logs: Vec<LogChunk>,
+    pub aside: Aside,
+}
+
+impl Commit {
+    /// The place of its changes in the journal.
+    pub fn journal_id(&self) -> JournalId {
+        JournalId((self.epoch << 40) | self.batch.number)
+    }
+}
+
+/// What is kept and the brain has no part in.
+#[derive(Clone, Debug, Default)]
+pub struct Aside {
+    pub api_tokens: Vec<ApiToken>,
+    pub audit: Vec<AuditEntry>,
+    /// How far deliveries have come.
+    pub deliveries: Vec<Delivery>,
+    /// Entries of the journal before this one are not needed any more.
+    pub journal_from: Option<JournalId>,
+}
+
+impl Aside {
+    pub fn is_empty(&self) -> bool {
+        self.api_tokens.is_empty() && self.audit.is_empty() && self.deliveries.is_empty() && self.journal_from.is_none()
+    }
+}
+
+/// What the store has of a job's data besides its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobData {
+    pub job: JobId,
+    pub data: Option<Vec<u8>>,
+    pub input: Option<Vec<u8>>,
+}
+
+/// A page of a listing.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    pub jobs: Vec<Job>,
+    /// Where the next one begins; none after the last.
+    pub next: Option<JobId>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct DeadLetterPage {
+    pub letters: Vec<DeadLetter>,
+    pub next: Option<(Time, JobId)>,
+}
+
+/// Errors of one fingerprint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ErrorGroup {
+    pub fingerprint: Fingerprint,
+    pub kind: FailureKind,
+    pub example: String,
+    pub count: u64,
+    pub first: Time,
+    pub last: Time,
+}
+
+/// All that is set must match.
+#[derive(Clone, Debug, Default)]
+pub struct DeadLetterFilter {
+    pub queue: Option<String>,
+    pub task_type: Option<String>,
+    pub kind: Option<FailureKind>,
+    pub fingerprint: Option<Fingerprint>,
+    /// Failed at or after, and before.
+    pub from: Option<Time>,
+    pub to: Option<Time>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct DeliveryFilter {
+    pub job: Option<JobId>,
+    pub state: Option<DeliveryKind>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeliveryKind {
+    Pending,
+    Delivered,
+    Failed,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct AuditFilter {
+    pub actor: Option<String>,
+    pub action: Option<String>,
 }
 
 /// The placements of one batch.
@@ -112,6 +318,14 @@ pub struct Filter {
     /// Any of these; empty for all.
     pub states: Vec<StateKind>,
     pub queue: Option<String>,
+    pub task_type: Option<String>,
+    pub tag: Option<String>,
+    pub name: Option<String>,
+    pub parent: Option<JobId>,
+    pub schedule: Option<ScheduleId>,
+    /// Created at or after, and before.
+    pub from: Option<Time>,
+    pub to: Option<Time>,
 }
 
 impl Filter {
@@ -124,9 +338,12 @@ impl Filter {
 }
 
 /// Merges the walks of a listing, each of which found its newest `limit` records.
-fn newest_first(mut found: Vec<(JobId, Vec<u8>)>, limit: usize) -> Result<Vec<Job>, StoreError> {
+fn newest_first(mut found: Vec<(JobId, Vec<u8>)>, limit: usize) -> Result<Page, StoreError> {
     found.sort_unstable_by_key(|(id, _)| Reverse(*id));
-    found.iter().take(limit).map(|(_, record)| record::decode(record)).collect()
+    let jobs: Vec<Job> =
+        found.iter().take(limit).map(|(_, record)| record::decode(record)).collect::<Result<_, _>>()?;
+    let next = jobs.last().filter(|_| found.len() >= limit).map(|job| job.id);
+    Ok(Page { jobs, next })
 }
 
 /// A place in a job's log. Executions come in the order of their ids, which is the order of their making.

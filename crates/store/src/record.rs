@@ -26,6 +26,8 @@ pub const fn state_number(kind: StateKind) -> i16 {
         StateKind::Failed => 5,
         StateKind::TimedOut => 6,
         StateKind::Cancelled => 7,
+        StateKind::Waiting => 8,
+        StateKind::Blocked => 9,
     }
 }
 
@@ -137,7 +139,7 @@ mod tests {
     /// These numbers are in databases.
     #[test]
     fn numbers_never_change() {
-        assert_eq!(StateKind::ALL.map(state_number), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(StateKind::ALL.map(state_number), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
         assert_eq!(Priority::ALL.map(priority_number), [0, 1, 2, 3]);
         assert_eq!(priority_of(2).ok(), Some(Priority::Normal));
         assert!(priority_of(4).is_err());

@@ -309,7 +309,7 @@ impl Agent {
     fn take_event(&mut self, event: ExecutorEvent) {
         match event {
             ExecutorEvent::Started { execution, at } => self.state.started(execution, at),
-            ExecutorEvent::Progress { execution, progress } => self.state.progress(execution, progress),
+            ExecutorEvent::Progress { execution, progress, data } => self.state.progress(execution, progress, data),
             ExecutorEvent::Logs(chunk) => self.keep(Entry::Logs(chunk)),
             ExecutorEvent::Ended(finished) => {
                 self.starts.remove(&finished.execution);

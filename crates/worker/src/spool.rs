@@ -83,7 +83,7 @@ impl Spool {
         for (execution, log_entries) in unended(&records) {
             let failure = Failure::new(FailureKind::WorkerLost, "its worker agent died");
             let outcome = Outcome::Failed(failure);
-            let end = Finished { execution, outcome, started_at: None, finished_at: now, log_entries, result: None };
+            let end = Finished { log_entries, ..Finished::new(execution, outcome, now) };
             records.push(spool.append(Entry::Finished(end)));
         }
         spool.flush()?;

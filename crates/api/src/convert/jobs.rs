@@ -5,7 +5,9 @@ use hodei_core::{
     id::{ExecutionId, JobId, WorkerId},
     job::{Execution, Job},
     retry::{Backoff, RetryPolicy},
-    spec::{Invalid, JobSpec, Priority, Requirements, Secret, Timeouts, Work},
+    spec::{
+        Concurrency, Invalid, JobSpec, OnDependencyFailure, Priority, Requirements, Secret, Timeouts, Webhook, Work,
+    },
     state::{FailureKind, Outcome, State, StateKind},
     time::{Millis, Time},
 };
@@ -30,9 +32,19 @@ pub fn worker_id(text: &str) -> Result<WorkerId, Invalid> {
     text.parse().map_err(|_| Invalid::new("worker_id", format!("'{text}' is not a worker id (a UUID)")))
 }
 
-/// A spec as it is stored and sent to workers: as its submitter wrote it, without any of the defaults.
-pub fn payload_of(spec: &v1::JobSpec) -> Arc<[u8]> {
-    spec.encode_to_vec().into()
+/// A spec as it is stored and sent to workers: as its submitter wrote it, without any of the defaults. What only the
+/// server has to know is kept beside it.
+pub fn payload_of(spec: &mut v1::JobSpec) -> Arc<[u8]> {
+    let webhook = spec.webhook.take();
+    let payload = spec.encode_to_vec().into();
+    spec.webhook = webhook;
+    payload
+}
+
+/// What was stored by [`payload_of`].
+pub fn spec_of_payload(payload: &[u8]) -> Result<JobSpec, Invalid> {
+    let spec = v1::JobSpec::decode(payload).map_err(|_| Invalid::new("payload", "is not a job's spec"))?;
+    spec_from_wire(spec)
 }
 
 pub fn spec_from_wire(spec: v1::JobSpec) -> Result<JobSpec, Invalid> {
@@ -50,7 +62,55 @@ pub fn spec_from_wire(spec: v1::JobSpec) -> Result<JobSpec, Invalid> {
         retry: retry_from_wire(spec.retry.unwrap_or_default())?,
         timeouts: timeouts_from_wire(spec.timeouts.unwrap_or_default())?,
         run_at: run_at_from_wire(spec.run_at_ms)?,
+        description: spec.description,
+        data: spec.data,
+        tags: spec.tags,
+        depends_on: spec.depends_on.iter().map(|id| dependency(id)).collect::<Result<_, _>>()?,
+        on_dependency_failure: on_failure_from_wire(spec.on_dependency_failure)?,
+        idempotency_key: (!spec.idempotency_key.is_empty()).then_some(spec.idempotency_key),
+        concurrency: spec.concurrency.map(concurrency_from_wire).transpose()?,
+        webhook: spec.webhook.map(webhook_from_wire),
     })
+}
+
+fn dependency(text: &str) -> Result<JobId, Invalid> {
+    let problem = || format!("'{text}' is neither a job id (a UUID) nor the local name of a job submitted with it");
+    text.parse().map_err(|_| Invalid::new("depends_on", problem()))
+}
+
+fn on_failure_from_wire(number: i32) -> Result<OnDependencyFailure, Invalid> {
+    use v1::OnDependencyFailure as Wire;
+    match Wire::try_from(number) {
+        Ok(Wire::Cancel | Wire::Unspecified) => Ok(OnDependencyFailure::Cancel),
+        Ok(Wire::Wait) => Ok(OnDependencyFailure::Wait),
+        Ok(Wire::Run) => Ok(OnDependencyFailure::Run),
+        Err(_) => Err(Invalid::new(
+            "on_dependency_failure",
+            format!("{number} is not a policy; use 1 (cancel), 2 (wait) or 3 (run)"),
+        )),
+    }
+}
+
+fn on_failure_to_wire(policy: OnDependencyFailure) -> v1::OnDependencyFailure {
+    match policy {
+        OnDependencyFailure::Cancel => v1::OnDependencyFailure::Cancel,
+        OnDependencyFailure::Wait => v1::OnDependencyFailure::Wait,
+        OnDependencyFailure::Run => v1::OnDependencyFailure::Run,
+    }
+}
+
+fn concurrency_from_wire(wire: v1::Concurrency) -> Result<Concurrency, Invalid> {
+    let limit = not_negative("concurrency.limit", wire.limit.into())?;
+    Ok(Concurrency { key: wire.key.into(), limit: saturating(limit) })
+}
+
+fn webhook_from_wire(wire: v1::Webhook) -> Webhook {
+    Webhook { url: wire.url, secret: (!wire.secret.is_empty()).then_some(Secret(wire.secret)) }
+}
+
+fn webhook_to_wire(webhook: &Webhook) -> v1::Webhook {
+    let secret = webhook.secret.as_ref().map_or("", |_| MASKED).to_owned();
+    v1::Webhook { url: webhook.url.clone(), secret }
 }
 
 /// A name that is always valid: whatever is wrong with the program must not be blamed on a name that nobody gave.
@@ -168,6 +228,7 @@ fn timeouts_from_wire(wire: v1::Timeouts) -> Result<Timeouts, Invalid> {
         queue: millis("timeouts.queue_ms", wire.queue_ms)?,
         run: millis("timeouts.run_ms", wire.run_ms)?,
         kill_grace: millis("timeouts.kill_grace_ms", wire.kill_grace_ms)?.unwrap_or(Timeouts::default().kill_grace),
+        heartbeat: millis("timeouts.heartbeat_ms", wire.heartbeat_ms)?,
     })
 }
 
@@ -200,7 +261,21 @@ pub fn spec_to_wire(spec: &JobSpec, for_worker: bool) -> v1::JobSpec {
         retry: Some(retry_to_wire(&spec.retry)),
         timeouts: Some(timeouts_to_wire(&spec.timeouts)),
         run_at_ms: spec.run_at.map_or(0, |at| at.0),
+        description: spec.description.clone(),
+        data: spec.data.clone(),
+        tags: spec.tags.clone(),
+        local_name: String::new(),
+        depends_on: spec.depends_on.iter().map(JobId::to_string).collect(),
+        on_dependency_failure: on_failure_to_wire(spec.on_dependency_failure).into(),
+        idempotency_key: spec.idempotency_key.clone().unwrap_or_default(),
+        concurrency: spec.concurrency.as_ref().map(concurrency_to_wire),
+        webhook: spec.webhook.as_ref().map(webhook_to_wire),
     }
+}
+
+fn concurrency_to_wire(concurrency: &Concurrency) -> v1::Concurrency {
+    let limit = i32::try_from(concurrency.limit).unwrap_or(i32::MAX);
+    v1::Concurrency { key: concurrency.key.to_string(), limit }
 }
 
 fn work_to_wire(work: &Work) -> v1::Work {
@@ -244,6 +319,7 @@ fn timeouts_to_wire(timeouts: &Timeouts) -> v1::Timeouts {
         queue_ms: timeouts.queue.map(|limit| signed(limit.0)),
         run_ms: timeouts.run.map(|limit| signed(limit.0)),
         kill_grace_ms: Some(signed(timeouts.kill_grace.0)),
+        heartbeat_ms: timeouts.heartbeat.map(|limit| signed(limit.0)),
     }
 }
 
@@ -265,6 +341,8 @@ pub fn state_to_wire(kind: StateKind) -> v1::JobState {
         StateKind::Failed => v1::JobState::Failed,
         StateKind::TimedOut => v1::JobState::TimedOut,
         StateKind::Cancelled => v1::JobState::Cancelled,
+        StateKind::Waiting => v1::JobState::Waiting,
+        StateKind::Blocked => v1::JobState::Blocked,
     }
 }
 
@@ -274,13 +352,25 @@ pub fn state_from_wire(number: i32) -> Result<StateKind, Invalid> {
     StateKind::ALL
         .into_iter()
         .find(known)
-        .ok_or_else(|| Invalid::new("states", format!("{number} is not a state of a job; use 1 to 8")))
+        .ok_or_else(|| Invalid::new("states", format!("{number} is not a state of a job; use 1 to 10")))
+}
+
+/// What is kept of a job besides its row.
+#[derive(Clone, Debug, Default)]
+pub struct Stored {
+    pub payload: Option<Vec<u8>>,
+    pub result: Option<Vec<u8>>,
+    /// If it was rewritten.
+    pub data: Option<Vec<u8>>,
 }
 
 /// A whole job. Without its spec, as in listings, what the job's own row knows stands in for it.
-pub fn job_to_wire(job: &Job, payload: Option<&[u8]>, result: Option<Vec<u8>>, waiting_reason: String) -> v1::Job {
-    let spec = payload.and_then(|payload| v1::JobSpec::decode(payload).ok());
-    let spec = spec.and_then(|spec| spec_from_wire(spec).ok());
+pub fn job_to_wire(job: &Job, stored: Stored, waiting_reason: String) -> v1::Job {
+    let spec = stored.payload.and_then(|payload| spec_of_payload(&payload).ok());
+    let extra = job.extra.as_deref();
+    let webhook = extra.and_then(|extra| extra.webhook.clone());
+    let spec = spec.map(|spec| JobSpec { webhook, ..spec });
+    let data = stored.data.or_else(|| spec.as_ref().map(|spec| spec.data.clone())).unwrap_or_default();
     let delayed_until = match &job.state {
         State::Delayed { until, .. } => until.0,
         _ => 0,
@@ -296,7 +386,12 @@ pub fn job_to_wire(job: &Job, payload: Option<&[u8]>, result: Option<Vec<u8>>, w
         delayed_until_ms: delayed_until,
         cancel_reason: job.state.cancel().map(|cancel| cancel.reason.clone()),
         executions: job.executions.iter().map(execution_to_wire).collect(),
-        result: result.unwrap_or_default(),
+        result: stored.result.unwrap_or_default(),
+        data,
+        parent_id: extra.and_then(|extra| extra.parent).map(|id| id.to_string()).unwrap_or_default(),
+        schedule_id: extra.and_then(|extra| extra.schedule).map(|id| id.to_string()).unwrap_or_default(),
+        tick_ms: extra.and_then(|extra| extra.tick).map_or(0, |tick| tick.0),
+        dependencies_left: extra.map_or(0, |extra| count(extra.waiting_on)),
         waiting_reason,
     }
 }
@@ -311,6 +406,8 @@ fn outline(job: &Job) -> v1::JobSpec {
         requirements: (!job.requirements.is_empty()).then(|| requirements_to_wire(&job.requirements)),
         retry: Some(retry_to_wire(&job.retry)),
         timeouts: Some(timeouts_to_wire(&job.timeouts)),
+        tags: job.extra.iter().flat_map(|extra| &extra.tags).map(|tag| tag.to_string()).collect(),
+        concurrency: job.concurrency().map(concurrency_to_wire),
         ..v1::JobSpec::default()
     }
 }
@@ -326,6 +423,8 @@ fn execution_to_wire(execution: &Execution) -> v1::Execution {
         Some(Outcome::Failed(_)) => "failed",
         Some(Outcome::Cancelled) => "cancelled",
         Some(Outcome::Released) => "released",
+        Some(Outcome::Snoozed { .. }) => "snoozed",
+        Some(Outcome::Blocked { .. }) => "blocked",
     };
     let progress = execution.progress.clone().unwrap_or_default();
     v1::Execution {
@@ -346,5 +445,6 @@ fn execution_to_wire(execution: &Execution) -> v1::Execution {
         progress_percent: f64::from(progress.basis_points) / 100.0,
         progress_message: progress.message,
         log_entries: signed(execution.log_entries),
+        detail: failure.map_or_else(String::new, |failure| failure.detail.clone()),
     }
 }

@@ -9,7 +9,10 @@ use bytes::Bytes;
 use hodei_core::{
     id::{ExecutionId, Incarnation, JobId},
     job::Progress,
-    protocol::{Assignment, Finished, FromWorker, Hello, LogAck, LogChunk, StopReason, ToWorker, Verdict, Welcome},
+    protocol::{
+        Assignment, Context, DependencyResult, Finished, FromWorker, Hello, LogAck, LogChunk, StopReason, ToWorker,
+        Verdict, Welcome,
+    },
     spec::Invalid,
     state::{Failure, FailureKind, Outcome},
     time::{Millis, Time},
@@ -22,6 +25,9 @@ use v1::{server_event::Kind as Server, worker_event::Kind as Worker};
 const MAX_MESSAGE: usize = 4096;
 /// The largest result that a job may leave.
 pub const MAX_RESULT: usize = 1 << 20;
+/// The jobs that one job may want enqueued as it ends.
+const MAX_CHILDREN: usize = 10_000;
+const LONGEST_SNOOZE: Millis = Millis::seconds(366 * 24 * 3600);
 
 pub fn events_to_wire(messages: Vec<FromWorker>) -> v1::WorkerMessage {
     let events = messages.into_iter().map(|message| v1::WorkerEvent { kind: Some(to_server(message)) }).collect();
@@ -46,7 +52,8 @@ pub fn to_server(message: FromWorker) -> Worker {
         FromWorker::Started { execution, at } => {
             Worker::Started(v1::Started { execution_id: bytes_of(&execution), at_ms: at.0 })
         }
-        FromWorker::Progress { execution, progress } => Worker::Progress(v1::ProgressReport {
+        FromWorker::Progress { execution, progress, data } => Worker::Progress(v1::ProgressReport {
+            data,
             execution_id: bytes_of(&execution),
             basis_points: progress.basis_points.into(),
             message: progress.message,
@@ -76,9 +83,13 @@ fn finished_to_wire(finished: Finished) -> v1::Finished {
             message: failure.message,
             exit_code: failure.exit_code,
             signal: failure.signal,
+            fatal: failure.fatal,
+            detail: failure.detail,
         })),
         Outcome::Cancelled => Some(Problem::Cancelled(true)),
         Outcome::Released => Some(Problem::Released(true)),
+        Outcome::Snoozed { delay } => Some(Problem::Snoozed(v1::Snoozed { for_ms: signed(delay.0) })),
+        Outcome::Blocked { reason } => Some(Problem::Blocked(v1::Blocked { reason })),
     };
     v1::Finished {
         execution_id: bytes_of(&finished.execution),
@@ -87,6 +98,8 @@ fn finished_to_wire(finished: Finished) -> v1::Finished {
         log_entries: finished.log_entries,
         problem,
         result: finished.result,
+        data: finished.data,
+        children: finished.children,
     }
 }
 
@@ -104,6 +117,7 @@ pub fn from_worker(event: v1::WorkerEvent) -> Result<FromWorker, Invalid> {
                 basis_points: u16::try_from(report.basis_points.min(10_000)).unwrap_or(0),
                 message: cut(report.message),
             },
+            data: report.data.map(|data| json("progress.data", data)).transpose()?,
         }),
         Some(Worker::Logs(chunk)) => chunk_from_wire(chunk).map(FromWorker::Logs),
         Some(Worker::Finished(finished)) => finished_from_wire(finished).map(FromWorker::Finished),
@@ -153,12 +167,21 @@ fn finished_from_wire(finished: v1::Finished) -> Result<Finished, Invalid> {
             message: cut(failure.message),
             exit_code: failure.exit_code,
             signal: failure.signal,
+            fatal: failure.fatal,
+            detail: tail(failure.detail),
         }),
+        Some(Problem::Snoozed(snoozed)) => Outcome::Snoozed { delay: length(snoozed.for_ms).min(LONGEST_SNOOZE) },
+        Some(Problem::Blocked(blocked)) => Outcome::Blocked { reason: cut(blocked.reason) },
     };
     if finished.result.as_ref().is_some_and(|result| result.len() > MAX_RESULT) {
         return Err(Invalid::new("finished.result", format!("must be at most {MAX_RESULT} bytes")));
     }
+    if finished.children.len() > MAX_CHILDREN {
+        return Err(Invalid::new("finished.children", format!("must be at most {MAX_CHILDREN}")));
+    }
     Ok(Finished {
+        data: finished.data.map(|data| json("finished.data", data)).transpose()?,
+        children: finished.children,
         execution: execution(&finished.execution_id)?,
         outcome,
         started_at: (finished.started_at_ms > 0).then_some(Time(finished.started_at_ms)),
@@ -166,6 +189,20 @@ fn finished_from_wire(finished: v1::Finished) -> Result<Finished, Invalid> {
         log_entries: finished.log_entries,
         result: finished.result,
     })
+}
+
+fn json(field: &str, text: Vec<u8>) -> Result<Vec<u8>, Invalid> {
+    match text.len() <= MAX_RESULT && serde_json::from_slice::<serde::de::IgnoredAny>(&text).is_ok() {
+        true => Ok(text),
+        false => Err(Invalid::new(field, format!("must be JSON of at most {MAX_RESULT} bytes"))),
+    }
+}
+
+/// The end of a text of several lines.
+fn tail(mut text: String) -> String {
+    let from = text.ceil_char_boundary(text.len().saturating_sub(MAX_MESSAGE));
+    text.drain(..from);
+    text.replace(|c: char| c.is_control() && c != '\n' && c != '\t', " ")
 }
 
 /// One line of a length that people read.
@@ -201,17 +238,34 @@ pub fn to_worker(message: ToWorker) -> Vec<v1::ServerEvent> {
 
 fn assignment_to_wire(assignment: &Assignment) -> Server {
     let spec = spec_to_wire(&assignment.spec, true).encode_to_vec();
-    run_to_wire(assignment.job, assignment.execution, assignment.attempt, spec.into())
+    let context = assignment.context.clone();
+    run_to_wire(assignment.job, assignment.execution, assignment.attempt, spec.into(), context)
 }
 
-fn run_to_wire(job: JobId, execution: ExecutionId, attempt: u32, spec: Bytes) -> Server {
+fn run_to_wire(job: JobId, execution: ExecutionId, attempt: u32, spec: Bytes, context: Context) -> Server {
     let (job_id, execution_id) = (job.as_bytes().to_vec(), bytes_of(&execution));
-    Server::Run(v1::Assignment { job_id, execution_id, attempt: count(attempt), spec })
+    let dependency = |left: DependencyResult| v1::DependencyResult {
+        job_id: left.job.to_string(),
+        name: left.name,
+        result: left.result,
+    };
+    let (schedule, tick) = context.tick.map_or_else(Default::default, |(schedule, tick)| (schedule, tick.0));
+    Server::Run(v1::Assignment {
+        job_id,
+        execution_id,
+        attempt: count(attempt),
+        spec,
+        data: context.data,
+        input: context.input,
+        dependencies: context.dependencies.into_iter().map(dependency).collect(),
+        schedule,
+        tick_ms: tick,
+    })
 }
 
 /// The order to run a job with this payload.
-pub fn run(job: JobId, execution: ExecutionId, attempt: u32, payload: Arc<[u8]>) -> v1::ServerEvent {
-    v1::ServerEvent { kind: Some(run_to_wire(job, execution, attempt, Bytes::from_owner(payload))) }
+pub fn run(job: JobId, execution: ExecutionId, attempt: u32, payload: Arc<[u8]>, context: Context) -> v1::ServerEvent {
+    v1::ServerEvent { kind: Some(run_to_wire(job, execution, attempt, Bytes::from_owner(payload), context)) }
 }
 
 fn welcome_to_wire(welcome: Welcome) -> v1::Welcome {
@@ -271,7 +325,18 @@ fn assignment_from_wire(assignment: v1::Assignment) -> Result<Assignment, Invali
         execution: execution(&assignment.execution_id)?,
         attempt: u32::try_from(assignment.attempt).unwrap_or(0),
         spec: Arc::new(spec_from_wire(spec)?),
+        context: Context {
+            data: assignment.data,
+            input: assignment.input,
+            dependencies: assignment.dependencies.into_iter().map(dependency_from_wire).collect::<Result<_, _>>()?,
+            tick: (assignment.tick_ms > 0).then_some((assignment.schedule, Time(assignment.tick_ms))),
+        },
     })
+}
+
+fn dependency_from_wire(wire: v1::DependencyResult) -> Result<DependencyResult, Invalid> {
+    let job = wire.job_id.parse().map_err(|_| Invalid::new("run.dependencies.job_id", "is not a job id"))?;
+    Ok(DependencyResult { job, name: wire.name, result: wire.result })
 }
 
 fn acked_from_wire(acked: v1::Acked) -> Result<ToWorker, Invalid> {

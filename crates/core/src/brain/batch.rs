@@ -1,11 +1,17 @@
 //! The rows that one turn of the brain wants written.
 
+use super::ScheduledJob;
 use crate::{
-    id::JobId,
+    dead_letter::{DeadLetter, Fingerprint},
+    id::{JobId, ScheduleId},
     job::{Execution, Job},
-    state::{Event, Run},
+    journal::Change,
+    queue::QueueRecord,
+    schedule::ScheduleRecord,
+    state::{Event, Run, StateKind},
     time::Time,
     token::{Hash, WorkerToken},
+    webhook::Delivery,
     worker::WorkerRecord,
 };
 use serde::{Deserialize, Serialize};
@@ -28,6 +34,50 @@ pub struct Batch {
     pub dropped_tokens: Vec<Hash>,
     /// Set when the server leaves in order: no lease given so far may be taken for expired before this time.
     pub parked_until: Option<Time>,
+    /// Who waits for whom, of jobs that are new in this batch.
+    pub edges: Vec<Edge>,
+    /// Edges along which nothing will be told any more.
+    pub dropped_edges: Vec<Edge>,
+    /// Jobs whose end has been told to only some of those that wait for it.
+    pub settling: Vec<Settling>,
+    /// Jobs whose end has been told to all.
+    pub told: Vec<JobId>,
+    /// Idempotency keys of jobs that are new in this batch.
+    pub keys: Vec<(Arc<str>, JobId)>,
+    pub queues: Vec<QueueRecord>,
+    /// By how much the numbers of jobs have changed.
+    pub counts: Vec<(Arc<str>, StateKind, i64)>,
+    pub schedules: Vec<ScheduleWrite>,
+    pub dropped_schedules: Vec<ScheduleId>,
+    pub dead_letters: Vec<DeadLetter>,
+    /// Jobs that are not in the dead-letter queue any more, with the groups they were in.
+    pub dropped_dead_letters: Vec<(JobId, Fingerprint)>,
+    pub deliveries: Vec<Delivery>,
+    /// Jobs that are forgotten, with everything that belongs to them.
+    pub forgotten: Vec<JobId>,
+    /// What event streams tell of this batch.
+    pub changes: Vec<Change>,
+}
+
+/// `dependent` waits for `dependency`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Edge {
+    pub dependency: JobId,
+    pub dependent: JobId,
+}
+
+/// The end of `job` has been told to those that wait for it up to `told`, in the order of their ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settling {
+    pub job: JobId,
+    pub told: Option<JobId>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ScheduleWrite {
+    pub record: ScheduleRecord,
+    /// What it makes, when that is new.
+    pub job: Option<ScheduledJob>,
 }
 
 #[derive(Clone, Debug)]
@@ -37,6 +87,10 @@ pub struct JobWrite {
     pub payload: Option<Arc<[u8]>>,
     /// What the job left as its result, with the write that ends it.
     pub result: Option<Arc<[u8]>>,
+    /// What took the place of its data.
+    pub data: Option<Arc<[u8]>>,
+    /// What resumed it.
+    pub input: Option<Arc<[u8]>>,
 }
 
 /// A pending job went to a worker.
@@ -77,5 +131,19 @@ impl Batch {
             && self.tokens.is_empty()
             && self.dropped_tokens.is_empty()
             && self.parked_until.is_none()
+            && self.edges.is_empty()
+            && self.dropped_edges.is_empty()
+            && self.settling.is_empty()
+            && self.told.is_empty()
+            && self.keys.is_empty()
+            && self.queues.is_empty()
+            && self.counts.is_empty()
+            && self.schedules.is_empty()
+            && self.dropped_schedules.is_empty()
+            && self.dead_letters.is_empty()
+            && self.dropped_dead_letters.is_empty()
+            && self.deliveries.is_empty()
+            && self.forgotten.is_empty()
+            && self.changes.is_empty()
     }
 }

@@ -1,9 +1,11 @@
 //! What reaches the brain, and what it wants done in return.
 
 use crate::{
-    id::{ExecutionId, JobId, WorkerId},
+    id::{ExecutionId, JobId, ScheduleId, WorkerId},
     job::{ClassId, Job, Progress},
     protocol::{Finished, Hello, StopReason},
+    queue::{QueueRecord, QueueSettings},
+    schedule::ScheduleRecord,
     spec::{JobSpec, Priority},
     state::{IllegalEvent, StateKind},
     time::{Elapsed, Millis, Time},
@@ -35,6 +37,28 @@ pub enum Input {
     Retry {
         caller: Caller,
         job: JobId,
+    },
+    /// Gives a blocked job what it waits for.
+    Resume {
+        caller: Caller,
+        job: JobId,
+        payload: Arc<[u8]>,
+    },
+    /// Does the same to many jobs; those for which it makes no sense are left as they are. Answered with a count.
+    Many {
+        caller: Caller,
+        jobs: Vec<JobId>,
+        what: ManyJobs,
+    },
+    SetQueue {
+        caller: Caller,
+        queue: Arc<str>,
+        order: QueueOrder,
+    },
+    SetSchedule {
+        caller: Caller,
+        schedule: ScheduleId,
+        order: ScheduleOrder,
     },
     CreateToken {
         caller: Caller,
@@ -90,10 +114,62 @@ pub enum Input {
         limit: usize,
         jobs: Vec<Job>,
     },
+    /// Answers [`Effect::ReadDependents`]: jobs that wait for this one, in the order of their ids.
+    Dependents {
+        job: JobId,
+        after: Option<JobId>,
+        limit: usize,
+        jobs: Vec<Job>,
+    },
     /// The server leaves in order and wants its workers to go on without it for this long.
     Park {
         lease: Millis,
     },
+}
+
+/// What to do to many jobs at once.
+#[derive(Clone, Debug)]
+pub enum ManyJobs {
+    Cancel {
+        reason: String,
+    },
+    /// Out of the dead-letter queue and into line again.
+    Replay,
+    /// Out of the dead-letter queue.
+    Discard,
+    /// Out of the database, if they are finished.
+    Forget,
+}
+
+#[derive(Clone, Debug)]
+pub enum QueueOrder {
+    Pause,
+    Resume,
+    Configure(QueueSettings),
+}
+
+#[derive(Clone, Debug)]
+pub enum ScheduleOrder {
+    /// A new one, or a new spec for an old one; what it has done so far stays.
+    Put {
+        record: Box<ScheduleRecord>,
+        job: ScheduledJob,
+    },
+    Enable,
+    Disable,
+    Delete,
+    Trigger,
+    /// Makes the jobs of these past ticks, in order.
+    Backfill {
+        ticks: Vec<Time>,
+    },
+}
+
+/// The job that a schedule makes.
+#[derive(Clone, Debug)]
+pub struct ScheduledJob {
+    pub spec: Arc<JobSpec>,
+    pub payload: Arc<[u8]>,
 }
 
 #[derive(Clone, Debug)]
@@ -117,16 +193,24 @@ pub struct Registration {
 
 #[derive(Clone, Debug)]
 pub enum Report {
-    Started { execution: ExecutionId, at: Time },
-    Progress { execution: ExecutionId, progress: Progress },
-    Finished(Finished),
+    Started {
+        execution: ExecutionId,
+        at: Time,
+    },
+    Progress {
+        execution: ExecutionId,
+        progress: Progress,
+        data: Option<Arc<[u8]>>,
+    },
+    /// With the jobs that it wants enqueued.
+    Finished(Finished, Vec<NewJob>),
 }
 
 impl Report {
     pub fn execution(&self) -> ExecutionId {
         match self {
             Report::Started { execution, .. } | Report::Progress { execution, .. } => *execution,
-            Report::Finished(finished) => finished.execution,
+            Report::Finished(finished, _) => finished.execution,
         }
     }
 }
@@ -149,6 +233,8 @@ pub enum Effect {
         job: JobId,
         execution: ExecutionId,
         attempt: u32,
+        /// What the worker must know besides the payload, if anything.
+        more: Option<Box<RunMore>>,
     },
     Stop {
         worker: WorkerId,
@@ -187,6 +273,22 @@ pub enum Effect {
         after: Option<(Time, JobId)>,
         limit: usize,
     },
+    /// Jobs that depend on this one are wanted from the store, in the order of their ids.
+    ReadDependents {
+        job: JobId,
+        after: Option<JobId>,
+        limit: usize,
+    },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunMore {
+    /// The results of those it depends on.
+    pub depends: bool,
+    /// Its data, and what resumed it.
+    pub has_data: bool,
+    /// The name of its schedule, and the tick.
+    pub tick: Option<(Arc<str>, Time)>,
 }
 
 /// An execution that a worker named when it connected, and the job it is still bound to, if any.
@@ -200,6 +302,13 @@ pub struct Bound {
 pub enum Answer {
     Done,
     State(StateKind),
+    /// Places in the request of jobs that were there already, and which they are.
+    Existed(Vec<(usize, JobId)>),
+    Count(u64),
+    Queue(Box<QueueRecord>),
+    Schedule(Box<ScheduleRecord>),
+    /// The job that was made.
+    Job(JobId),
     Registered(Box<WorkerRecord>),
 }
 
@@ -214,6 +323,18 @@ pub enum Refusal {
     Illegal(#[from] IllegalEvent),
     #[error(transparent)]
     Token(#[from] TokenRefused),
+    #[error("depends_on: there is no job {0}")]
+    NoSuchDependency(JobId),
+    #[error("depends_on: {0} was there already under its idempotency key; name it by its id")]
+    DependsOnExisting(JobId),
+    #[error("there is no such schedule")]
+    NoSuchSchedule,
+    #[error("name: a schedule '{0}' exists already; choose another name or update that one")]
+    ScheduleExists(Arc<str>),
+    #[error("there are {0} schedules already, which is as many as one server keeps; delete some")]
+    TooManySchedules(usize),
+    #[error("there are {0} queues already, which is as many as one server keeps; use fewer names")]
+    TooManyQueues(usize),
     #[error("more than {0} different combinations of queue and requirements wait already; use fewer of them")]
     TooManyClasses(usize),
 }

@@ -5,12 +5,19 @@
 //! [`Brain::committed`] says that they are. The brain may run ahead of the store by as many batches as the caller likes.
 
 mod batch;
+mod dependencies;
+mod facts;
 mod fleet;
 mod input;
 #[cfg(feature = "inspect")]
 mod inspect;
+mod jobs;
+#[cfg(any(test, feature = "inspect"))]
+mod kept;
+mod moves;
 mod pages;
 mod placements;
+mod queues;
 mod ready;
 mod timers;
 mod workers;
@@ -18,30 +25,43 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, BatchId, JobWrite, Placement};
+pub use batch::{Batch, BatchId, Edge, JobWrite, Placement, ScheduleWrite, Settling};
+pub use facts::{Facts, Missing};
 pub use fleet::WorkerView;
-pub use input::{Answer, Bound, Caller, Connection, Effect, Input, NewJob, Refusal, Registration, Report};
+pub use input::{
+    Answer, Bound, Caller, Connection, Effect, Input, ManyJobs, NewJob, QueueOrder, Refusal, Registration, Report,
+    RunMore, ScheduleOrder, ScheduledJob,
+};
+#[cfg(any(test, feature = "inspect"))]
+pub use kept::Kept;
+pub use queues::QueueView;
 
 use crate::{
     defect::{Defect, planted},
-    id::{ExecutionId, IdMap, JobId, WorkerId},
+    id::{ExecutionId, IdMap, JobId, ScheduleId, WorkerId, made},
     job::{ClassId, Execution, Job, Progress},
     protocol::{Finished, Hello, StopReason},
+    queue::QueueRecord,
+    schedule::ScheduleRecord,
     spec::Priority,
-    state::{AfterFailure, DelayReason, Event, Failure, FailureKind, IllegalEvent, Outcome, Run, State},
+    state::{AfterFailure, DelayReason, Event, Failure, FailureKind, IllegalEvent, Outcome, Run, State, StateKind},
     time::{Elapsed, Millis, Now, Time},
     token::{Hash, TokenRefused, WorkerToken},
     worker::{Phase, WorkerRecord},
 };
+use dependencies::{Dependencies, waits_for};
 use fleet::Fleet;
+use moves::Moves;
 use pages::Reads;
 use placements::Placements;
+use queues::Queues;
 use ready::Ready;
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 use timers::Timers;
+use uuid::Uuid;
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -93,7 +113,8 @@ pub struct Brain {
     now: Time,
     elapsed: Elapsed,
     seq: u64,
-    executions_made: u64,
+    /// Ids that this life has made.
+    made: u64,
     batch: u64,
 
     jobs: IdMap<JobId, Entry>,
@@ -103,6 +124,13 @@ pub struct Brain {
     fleet: Fleet,
     tokens: HashMap<Hash, WorkerToken>,
     placements: Placements,
+    dependencies: Dependencies,
+    queues: Queues,
+    moves: Moves,
+    /// Idempotency keys that this turn has asked for or made, and whose they are.
+    keys: HashMap<Arc<str>, JobId>,
+    new_keys: Vec<(Arc<str>, JobId)>,
+    forgotten: Vec<JobId>,
 
     dirty_jobs: Vec<JobId>,
     dirty_workers: BTreeSet<WorkerId>,
@@ -129,12 +157,14 @@ struct Entry {
     placed: Option<u64>,
     payload: Option<Arc<[u8]>>,
     result: Option<Arc<[u8]>>,
+    data: Option<Arc<[u8]>>,
+    input: Option<Arc<[u8]>>,
 }
 
 impl Entry {
     /// A job as the store has it.
     fn stored(job: Job) -> Self {
-        Self { job, batch: 0, placed: None, payload: None, result: None }
+        Self { job, batch: 0, placed: None, payload: None, result: None, data: None, input: None }
     }
 }
 
@@ -151,6 +181,11 @@ pub struct Loaded {
     pub workers: Vec<WorkerRecord>,
     pub tokens: Vec<WorkerToken>,
     pub lanes: Vec<(ClassId, Priority)>,
+    pub queues: Vec<QueueRecord>,
+    pub counts: Vec<(Arc<str>, StateKind, u64)>,
+    pub schedules: Vec<(ScheduleRecord, ScheduledJob)>,
+    /// Ends that are being told, with the jobs that ended.
+    pub settling: Vec<(Settling, Job)>,
 }
 
 impl Brain {
@@ -164,13 +199,19 @@ impl Brain {
             now: loaded.last.max(now.wall),
             elapsed: now.elapsed,
             seq: last_seq_of(loaded.last),
-            executions_made: 0,
+            made: 0,
             batch: 1,
             jobs: IdMap::default(),
             executions: IdMap::default(),
             fleet: Fleet::default(),
             tokens: loaded.tokens.into_iter().map(|token| (token.hash, token)).collect(),
             placements: Placements::default(),
+            dependencies: Dependencies::default(),
+            queues: Queues::load(loaded.queues, loaded.counts),
+            moves: Moves::default(),
+            keys: HashMap::new(),
+            new_keys: Vec::new(),
+            forgotten: Vec::new(),
             dirty_jobs: Vec::new(),
             dirty_workers: BTreeSet::new(),
             gone_workers: Vec::new(),
@@ -199,6 +240,9 @@ impl Brain {
             brain.take_back_placed(placement, job);
         }
         brain.placements.inherited(loaded.placed_in);
+        for (mark, job) in loaded.settling {
+            brain.go_on_telling(mark, job);
+        }
         for (class, priority) in loaded.lanes {
             let wanted = brain.ready.expect(class, priority);
             brain.read_ready(wanted);
@@ -259,6 +303,9 @@ impl Brain {
         match &job.state {
             State::Delayed { reason: DelayReason::Scheduled, .. } => "waits for its time".into(),
             State::Delayed { reason: DelayReason::Retry, .. } => "waits before its next attempt".into(),
+            State::Delayed { reason: DelayReason::Snoozed, .. } => "asked to be run again later".into(),
+            State::Waiting { .. } => waits_for(job),
+            State::Blocked { reason, .. } => format!("waits to be resumed: {reason}"),
             State::Scheduled { .. } => "its worker has not started it yet".into(),
             State::Pending { .. } => self.fleet.why_wait(job.task_type.as_deref(), &job.requirements),
             _ => String::new(),
@@ -284,15 +331,20 @@ impl Brain {
         self.elapsed = self.elapsed.max(now.elapsed);
     }
 
-    /// Applies one input. `facts` are the stored rows of jobs that it names and that are not in memory.
-    pub fn apply(&mut self, input: Input, facts: &[Job]) {
-        for fact in facts {
-            self.admit(fact);
-        }
+    /// Applies one input. What it names must be in memory or have been learned, as far as it exists.
+    pub fn apply(&mut self, input: Input) {
         match input {
             Input::Enqueue { caller, jobs } => {
-                let answer = self.enqueue(jobs);
+                let answer = self.enqueue(jobs, None);
                 self.answer(caller, answer);
+            }
+            Input::Resume { caller, job, payload } => {
+                let answer = self.resume(job, payload);
+                self.answer(caller, answer);
+            }
+            Input::Many { caller, jobs, what } => {
+                let count = self.many(&jobs, &what);
+                self.answer(caller, Ok(Answer::Count(count)));
             }
             Input::Cancel { caller, job, reason } => {
                 let answer = self.cancel(job, reason);
@@ -302,6 +354,11 @@ impl Brain {
                 let answer = self.retry(job);
                 self.answer(caller, answer);
             }
+            Input::SetQueue { caller, queue, order } => {
+                let answer = self.set_queue(&queue, order);
+                self.answer(caller, answer);
+            }
+            Input::SetSchedule { caller, .. } => self.answer(caller, Err(Refusal::NoSuchSchedule)),
             Input::CreateToken { caller, token } => {
                 self.dirty_tokens.insert(token.hash);
                 self.tokens.insert(token.hash, token);
@@ -331,6 +388,7 @@ impl Brain {
             }
             Input::Ready { class, priority, limit, jobs } => self.take_ready(class, priority, limit, &jobs),
             Input::Due { limit, jobs } => self.take_due(limit, &jobs),
+            Input::Dependents { job, after, limit, jobs } => self.take_dependents(job, after, limit, jobs),
             Input::Park { lease } => self.park(lease),
         }
     }
@@ -344,6 +402,7 @@ impl Brain {
         }
         self.forget_old_tokens();
         self.write_late_placements();
+        self.tell_dependents();
         self.place();
         self.ask_for_more();
         (self.take_batch(), std::mem::take(&mut self.effects))
@@ -362,7 +421,9 @@ impl Brain {
 
     fn stays(&self, job: &Job) -> bool {
         let kind = job.state.kind();
-        kind.is_active() || (!kind.is_finished() && (self.ready.holds(job) || self.timer_held(job)))
+        kind.is_active()
+            || self.dependencies.needs(job.id)
+            || (!kind.is_finished() && (self.ready.holds(job) || self.timer_held(job)))
     }
 
     fn timer_held(&self, job: &Job) -> bool {
@@ -376,7 +437,8 @@ impl Brain {
         for id in self.dirty_jobs.drain(..) {
             if let Some(entry) = self.jobs.get_mut(&id) {
                 let (payload, result) = (entry.payload.take(), entry.result.take());
-                batch.jobs.push(JobWrite { job: entry.job.clone(), payload, result });
+                let (data, input) = (entry.data.take(), entry.input.take());
+                batch.jobs.push(JobWrite { job: entry.job.clone(), payload, result, data, input });
             }
         }
         (batch.placements, batch.settled) = self.placements.take(self.batch, self.elapsed);
@@ -391,6 +453,7 @@ impl Brain {
                 None => batch.dropped_tokens.push(hash),
             }
         }
+        self.take_moves(&mut batch);
         if self.parking.is_some() || (self.parked && !batch.is_empty()) {
             batch.parked_until = Some(now + self.parked_for());
         }
@@ -414,50 +477,6 @@ impl Brain {
 
     // ---- jobs ---------------------------------------------------------------------------------------------------
 
-    fn enqueue(&mut self, jobs: Vec<NewJob>) -> Result<Answer, Refusal> {
-        let limit = self.config.class_limit;
-        let mut new: HashSet<ClassId> = HashSet::new();
-        for job in &jobs {
-            let spec = &job.spec;
-            let class = ClassId::of(&spec.queue, spec.work.task_type(), &spec.requirements);
-            if !self.ready.knows(class) {
-                new.insert(class);
-            }
-        }
-        if !new.is_empty() && self.ready.classes() + new.len() > limit {
-            return Err(Refusal::TooManyClasses(limit));
-        }
-        for NewJob { id, spec, payload } in jobs {
-            let state = match spec.run_at {
-                Some(until) if until > self.now => State::Delayed { until, reason: DelayReason::Scheduled },
-                _ => State::Pending { since: self.now },
-            };
-            let seq = self.next_seq();
-            let job = Job::new(id, &spec, state, seq, self.now);
-            self.jobs.insert(id, Entry { payload: Some(payload), ..Entry::stored(job) });
-            self.index(id);
-            self.mark(id);
-        }
-        Ok(Answer::Done)
-    }
-
-    fn cancel(&mut self, id: JobId, reason: String) -> Result<Answer, Refusal> {
-        self.step(id, &Event::Cancel(reason))?;
-        if let Some(run) = self.run_of(id) {
-            self.stop(run, StopReason::Cancelled);
-        }
-        self.state_of(id)
-    }
-
-    fn retry(&mut self, id: JobId) -> Result<Answer, Refusal> {
-        let by_hand = self.entry(id)?.job.state.kind().is_finished();
-        self.step(id, &Event::Retry)?;
-        if by_hand && let Some(entry) = self.jobs.get_mut(&id) {
-            (entry.job.attempt, entry.job.losses) = (0, 0);
-        }
-        self.state_of(id)
-    }
-
     fn state_of(&self, id: JobId) -> Result<Answer, Refusal> {
         Ok(Answer::State(self.entry(id)?.job.state.kind()))
     }
@@ -472,7 +491,8 @@ impl Brain {
 
     /// The only place where a job's state changes.
     fn step(&mut self, id: JobId, event: &Event) -> Result<(), Refusal> {
-        let state = self.entry(id)?.job.state.next(event, self.now)?;
+        let Entry { job, .. } = self.entry(id)?;
+        let (before, state) = (job.state.kind(), job.state.next(event, self.now)?);
         self.unindex(id);
         let keeps_place = matches!(event, Event::Fail(..) | Event::Release(_) | Event::Assign(_));
         let seq = if keeps_place { None } else { Some(self.next_seq()) };
@@ -485,6 +505,7 @@ impl Brain {
             Event::Assign(run) => self.note_placement(id, *run),
             _ => self.mark(id),
         }
+        self.moved(id, Some(before));
         Ok(())
     }
 
@@ -547,12 +568,6 @@ impl Brain {
         self.reads.note_change(id, self.batch);
     }
 
-    /// A row that a command names comes into memory until that command is durable.
-    fn admit(&mut self, fact: &Job) {
-        self.leaving.push(fact.id);
-        self.jobs.entry(fact.id).or_insert_with(|| Entry::stored(fact.clone()));
-    }
-
     fn next_seq(&mut self) -> u64 {
         let floor = u64::try_from(self.now.0).unwrap_or(0) * SEQ_PER_MS;
         self.seq = (self.seq + 1).max(floor);
@@ -560,6 +575,11 @@ impl Brain {
     }
 
     // ---- placement ----------------------------------------------------------------------------------------------
+
+    fn make_id(&mut self) -> Uuid {
+        self.made += 1;
+        made(self.now.0, self.epoch, self.made)
+    }
 
     /// Gives ready jobs to free workers, best first. A class that fits nowhere is passed over and hides no other.
     fn place(&mut self) {
@@ -581,8 +601,7 @@ impl Brain {
     }
 
     fn assign(&mut self, id: JobId, worker: WorkerId) -> bool {
-        self.executions_made += 1;
-        let execution = ExecutionId::new(self.now.0, self.epoch, self.executions_made);
+        let execution = ExecutionId(self.make_id());
         let bound = self.step(id, &Event::Assign(Run { execution, worker }));
         debug_assert!(bound.is_ok(), "{bound:?}");
         let Some(entry) = self.jobs.get_mut(&id).filter(|_| bound.is_ok()) else { return false };
@@ -603,7 +622,8 @@ impl Brain {
         let Some(run) = entry.job.state.run() else { return };
         if let Some(connection) = self.fleet.get(run.worker).and_then(|worker| worker.connection) {
             let (worker, execution, attempt) = (run.worker, run.execution, entry.job.attempt);
-            self.effects.push(Effect::Run { worker, connection, job: id, execution, attempt });
+            let more = self.more_of(&entry.job);
+            self.effects.push(Effect::Run { worker, connection, job: id, execution, attempt, more });
         }
     }
 
@@ -617,12 +637,12 @@ impl Brain {
 
     fn report(&mut self, caller: Option<Caller>, worker: WorkerId, report: Report) {
         let execution = report.execution();
-        let ends = matches!(report, Report::Finished(_));
+        let ends = matches!(report, Report::Finished(..));
         let answer = match (self.bound(worker, execution), report) {
             (None, _) => Err(IllegalEvent::Stale(execution).into()),
             (Some(job), Report::Started { at, .. }) => self.started(job, execution, at),
-            (Some(job), Report::Progress { progress, .. }) => self.progress(job, execution, progress),
-            (Some(job), Report::Finished(finished)) => self.finished(job, finished),
+            (Some(job), Report::Progress { progress, data, .. }) => self.progress(job, execution, progress, data),
+            (Some(job), Report::Finished(finished, children)) => self.finished(job, finished, children),
         };
         match caller {
             Some(caller) => self.answer(caller, answer.map(|()| Answer::Done)),
@@ -646,42 +666,6 @@ impl Brain {
         Ok(())
     }
 
-    fn progress(&mut self, id: JobId, execution: ExecutionId, progress: Progress) -> Result<(), Refusal> {
-        self.step(id, &Event::Progress(execution))?;
-        if let Some(current) = self.jobs.get_mut(&id).and_then(|entry| entry.job.current_mut()) {
-            current.progress = Some(progress);
-        }
-        Ok(())
-    }
-
-    fn finished(&mut self, id: JobId, finished: Finished) -> Result<(), Refusal> {
-        let Finished { execution, outcome, started_at, finished_at, log_entries, result } = finished;
-        // What succeeded must have started, whether or not its worker says when.
-        let started_at = started_at.or((outcome == Outcome::Succeeded).then_some(finished_at));
-        if let (Some(at), State::Scheduled { .. }) = (started_at, &self.entry(id)?.job.state) {
-            self.started(id, execution, at)?;
-        }
-        let outcome = match outcome {
-            Outcome::Cancelled if self.entry(id)?.job.state.cancel().is_none() => {
-                Outcome::Failed(Failure::new(FailureKind::Error, "stopped by its worker although nobody asked for it"))
-            }
-            other => other,
-        };
-        // What a failed run left would stand for that of a later one, which may leave nothing.
-        let result = result.filter(|_| outcome == Outcome::Succeeded);
-        let event = match &outcome {
-            Outcome::Succeeded => Event::Succeed(execution),
-            Outcome::Failed(failure) => Event::Fail(execution, self.after(id, execution, failure)),
-            Outcome::Cancelled => Event::ConfirmCancel(execution),
-            Outcome::Released => Event::Release(execution),
-        };
-        self.end(id, &event, outcome, finished_at, log_entries)?;
-        if let Some(entry) = self.jobs.get_mut(&id) {
-            entry.result = result.map(Arc::from);
-        }
-        Ok(())
-    }
-
     /// Ends the current execution of a job and frees its place.
     fn end(&mut self, id: JobId, event: &Event, outcome: Outcome, at: Time, log_entries: u64) -> Result<(), Refusal> {
         let job = &self.entry(id)?.job;
@@ -690,7 +674,7 @@ impl Brain {
         if let Some(entry) = self.jobs.get_mut(&id) {
             let lost = matches!(&outcome, Outcome::Failed(failure) if failure.kind == FailureKind::WorkerLost);
             entry.job.losses += u32::from(lost && !planted(Defect::LossNotCounted));
-            entry.job.attempt -= u32::from(outcome == Outcome::Released).min(entry.job.attempt);
+            entry.job.attempt -= u32::from(!outcome.counts()).min(entry.job.attempt);
             if let Some(current) = entry.job.current_mut() {
                 (current.finished_at, current.outcome, current.log_entries) = (Some(at), Some(outcome), log_entries);
             }
@@ -712,7 +696,7 @@ impl Brain {
         let poisonous = lost && job.losses + 1 >= self.config.loss_limit;
         if poisonous || !job.retry.allows(job.attempt, failure) {
             return match failure.kind {
-                FailureKind::RunTimeout => AfterFailure::GiveUpTimedOut,
+                FailureKind::RunTimeout | FailureKind::HeartbeatTimeout => AfterFailure::GiveUpTimedOut,
                 _ => AfterFailure::GiveUp,
             };
         }

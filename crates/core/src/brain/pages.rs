@@ -13,6 +13,7 @@ use std::collections::HashMap;
 pub(super) enum Source {
     Line(ClassId, Priority),
     Timers,
+    Dependents(JobId),
 }
 
 /// A read follows the commit of the batch it was asked in, so it shows all changes up to that batch. Of a job that
@@ -33,7 +34,7 @@ impl Reads {
         self.open.is_empty()
     }
 
-    fn asked(&mut self, source: Source, batch: u64) {
+    pub(super) fn asked(&mut self, source: Source, batch: u64) {
         self.open.insert(source, batch);
     }
 
@@ -95,6 +96,14 @@ impl Brain {
         let whole = self.timers.whole(found);
         let keep = self.take_page(Source::Timers, whole);
         self.timers.loaded(found.len() < limit, whole, &keep);
+    }
+
+    /// How many of the first jobs of a page it tells the truth of.
+    pub(super) fn believed(&mut self, source: Source, found: &[Job]) -> usize {
+        let old = |job: &Job| !self.jobs.contains_key(&job.id) && self.reads.may_be_old(source, job.id);
+        let believed = found.iter().position(old).unwrap_or(found.len());
+        self.reads.answered(source);
+        believed
     }
 
     /// Brings a page into memory, and returns the jobs of it of which the page still tells the truth.

@@ -5,7 +5,7 @@ mod link;
 use super::*;
 use crate::{
     id::JobId,
-    protocol::Verdict,
+    protocol::{Context, Verdict},
     spec::{JobSpec, Work},
     state::Failure,
     worker::Capacity,
@@ -30,7 +30,13 @@ fn with_slots(slots: u32) -> WorkerInfo {
 
 fn assignment(n: u128) -> Assignment {
     let spec = JobSpec::new("job", Work::Shell { program: "true".into(), args: Vec::new() });
-    Assignment { job: JobId(Uuid::from_u128(n)), execution: id(n), attempt: 1, spec: Arc::new(spec) }
+    Assignment {
+        job: JobId(Uuid::from_u128(n)),
+        execution: id(n),
+        attempt: 1,
+        spec: Arc::new(spec),
+        context: Context::default(),
+    }
 }
 
 fn welcome(held: Vec<Verdict>) -> ToWorker {
@@ -43,7 +49,7 @@ fn keep(n: u128, log_entries: u64) -> Verdict {
 
 fn finished(n: u128, outcome: Outcome) -> Finished {
     let (started_at, finished_at) = (Some(Time(1)), Time(2));
-    Finished { execution: id(n), outcome, started_at, finished_at, log_entries: 0, result: None }
+    Finished { started_at, ..Finished::new(id(n), outcome, finished_at) }
 }
 
 fn logs(record: u64, n: u128, end: u64) -> Record {
@@ -130,14 +136,14 @@ fn nothing_is_sent_before_the_welcome() {
     session.connected(Elapsed(0));
     session.take_actions();
     session.started(id(1), Time(4));
-    session.progress(id(1), Progress::default());
+    session.progress(id(1), Progress::default(), None);
     session.spooled(logs(0, 1, 3));
     session.tick(Elapsed(0) + HEARTBEAT);
     assert_eq!(session.take_actions(), []);
     session.received(welcome(vec![keep(1, 0)]), Elapsed(0));
     let actions = session.take_actions();
     let started = Action::Send(FromWorker::Started { execution: id(1), at: Time(4) });
-    let progress = Action::Send(FromWorker::Progress { execution: id(1), progress: Progress::default() });
+    let progress = Action::Send(FromWorker::Progress { execution: id(1), progress: Progress::default(), data: None });
     assert_eq!(actions[1..], [started, progress, Action::SendRecord(RecordId(0))]);
 }
 

@@ -21,12 +21,13 @@ fn asked() -> Cancel {
 
 /// The rows of the table.
 fn states() -> Vec<(&'static str, State)> {
-    use DelayReason::{Retry, Scheduled as Planned};
+    use DelayReason::{Retry, Scheduled as Planned, Snoozed};
     use State::*;
     let run = bound(1);
     vec![
         ("delayed-scheduled", Delayed { until: LATER, reason: Planned }),
         ("delayed-retry", Delayed { until: LATER, reason: Retry }),
+        ("delayed-snoozed", Delayed { until: LATER, reason: Snoozed }),
         ("pending", Pending { since: BEFORE }),
         ("scheduled", Scheduled { run, since: BEFORE, cancel: None }),
         ("scheduled+cancel", Scheduled { run, since: BEFORE, cancel: Some(asked()) }),
@@ -36,6 +37,8 @@ fn states() -> Vec<(&'static str, State)> {
         ("failed", Failed { at: BEFORE }),
         ("timed_out", TimedOut { at: BEFORE }),
         ("cancelled", Cancelled { at: BEFORE, cancel: asked() }),
+        ("waiting", Waiting { since: BEFORE }),
+        ("blocked", Blocked { since: BEFORE, reason: "why".into() }),
     ]
 }
 
@@ -59,6 +62,12 @@ fn events() -> Vec<(&'static str, Event)> {
         ("cancel", Cancel("second".into())),
         ("qtimeout", QueueTimeout),
         ("retry", Retry),
+        ("rwhen", RetryWhenSatisfied),
+        ("satis", Satisfied(None)),
+        ("satis/at", Satisfied(Some(LATER))),
+        ("snooze", Snooze(right, LATER)),
+        ("block", Block(right, "why".into())),
+        ("resume", Resume),
         ("start!", Start(stale)),
         ("progress!", Progress(stale)),
         ("succeed!", Succeed(stale)),
@@ -68,24 +77,29 @@ fn events() -> Vec<(&'static str, Event)> {
         ("fail/time!", Fail(stale, GiveUpTimedOut)),
         ("release!", Release(stale)),
         ("confirm!", ConfirmCancel(stale)),
+        ("snooze!", Snooze(stale, LATER)),
+        ("block!", Block(stale, "why".into())),
     ]
 }
 
 /// What each pair leads to. A dot: this state cannot take this event. `x`: the execution is stale. A state that is
 /// bound to nothing finds every execution stale.
 const TABLE: &str = "
-                  due  assign start prog succ  f/at f/now f/up f/time rel  conf canc qtime retry
-delayed-scheduled pend .      x     x    x     x    x     x    x      x    x    CANC .     .
-delayed-retry     pend .      x     x    x     x    x     x    x      x    x    CANC .     pend
-pending           .    sched  x     x    x     x    x     x    x      x    x    CANC TIME  .
-scheduled         .    .      run   .    .     wait pend  FAIL TIME   pend .    s+c  .     .
-scheduled+cancel  .    .      r+c   .    .     canc canc  canc canc   canc canc s+c1 .     .
-running           .    .      .     same SUCC  wait pend  FAIL TIME   pend .    r+c2 .     .
-running+cancel    .    .      .     same SUCC  canc canc  canc canc   canc canc same .     .
-succeeded         .    .      x     x    x     x    x     x    x      x    x    .    .     .
-failed            .    .      x     x    x     x    x     x    x      x    x    .    .     pend
-timed_out         .    .      x     x    x     x    x     x    x      x    x    .    .     pend
-cancelled         .    .      x     x    x     x    x     x    x      x    x    .    .     pend
+                  due  assign start prog succ  f/at f/now f/up f/time rel  conf canc qtime retry rwhen satis s/at snoo block resume
+delayed-scheduled pend .      x     x    x     x    x     x    x      x    x    CANC .     .     .     .     .    x    x     .
+delayed-retry     pend .      x     x    x     x    x     x    x      x    x    CANC .     pend  .     .     .    x    x     .
+delayed-snoozed   pend .      x     x    x     x    x     x    x      x    x    CANC .     pend  .     .     .    x    x     .
+pending           .    sched  x     x    x     x    x     x    x      x    x    CANC TIME  .     .     .     .    x    x     .
+scheduled         .    .      run   .    .     wait pend  FAIL TIME   pend .    s+c  .     .     .     .     .    .    .     .
+scheduled+cancel  .    .      r+c   .    .     canc canc  canc canc   canc canc s+c1 .     .     .     .     .    .    .     .
+running           .    .      .     same SUCC  wait pend  FAIL TIME   pend .    r+c2 .     .     .     .     .    SNOO BLOC  .
+running+cancel    .    .      .     same SUCC  canc canc  canc canc   canc canc same .     .     .     .     .    canc canc  .
+succeeded         .    .      x     x    x     x    x     x    x      x    x    .    .     .     .     .     .    x    x     .
+failed            .    .      x     x    x     x    x     x    x      x    x    .    .     pend  WAIT  .     .    x    x     .
+timed_out         .    .      x     x    x     x    x     x    x      x    x    .    .     pend  WAIT  .     .    x    x     .
+cancelled         .    .      x     x    x     x    x     x    x      x    x    .    .     pend  WAIT  .     .    x    x     .
+waiting           .    .      x     x    x     x    x     x    x      x    x    CANC .     .     .     pend  SCHE x    x     .
+blocked           .    .      x     x    x     x    x     x    x      x    x    CANC .     .     .     .     .    x    x     pend
 ";
 
 /// The meaning of a cell. Small `canc` keeps the cancel that was asked for; capital `CANC` is a new one.
@@ -107,6 +121,10 @@ fn meaning(cell: &str, from: &State, event: &Event) -> Result<State, IllegalEven
         "canc" => Cancelled { at: NOW, cancel: asked() },
         "CANC" => Cancelled { at: NOW, cancel: second },
         "SUCC" => Succeeded { at: NOW },
+        "SNOO" => Delayed { until: LATER, reason: DelayReason::Snoozed },
+        "SCHE" => Delayed { until: LATER, reason: DelayReason::Scheduled },
+        "BLOC" => Blocked { since: NOW, reason: "why".into() },
+        "WAIT" => Waiting { since: NOW },
         "FAIL" => Failed { at: NOW },
         "TIME" => TimedOut { at: NOW },
         other => panic!("the table has no cell '{other}'"),
@@ -136,7 +154,7 @@ fn the_table_has_every_state_and_event() {
     let mut kinds: Vec<StateKind> = states().iter().map(|(_, state)| state.kind()).collect();
     kinds.dedup();
     assert_eq!(kinds, StateKind::ALL);
-    let mut columns = [0; 11];
+    let mut columns = [0; 16];
     for (_, event) in events() {
         let column = match event {
             Event::Due => 0,
@@ -151,17 +169,23 @@ fn the_table_has_every_state_and_event() {
             Event::Cancel(_) => 8,
             Event::QueueTimeout => 9,
             Event::Retry => 10,
+            Event::RetryWhenSatisfied => 11,
+            Event::Satisfied(_) => 12,
+            Event::Snooze(..) => 13,
+            Event::Block(..) => 14,
+            Event::Resume => 15,
         };
         columns[column] += 1;
     }
-    assert_eq!(columns, [1, 1, 2, 2, 2, 8, 2, 2, 1, 1, 1]);
+    assert_eq!(columns, [1, 1, 2, 2, 2, 8, 2, 2, 1, 1, 1, 1, 2, 2, 2, 1]);
 }
 
 #[test]
 fn a_terminal_state_is_left_only_by_a_retry() {
     for (name, state) in states().into_iter().filter(|(_, state)| state.kind().is_finished()) {
         for (title, event) in events() {
-            let allowed = event == Event::Retry && state.kind() != StateKind::Succeeded;
+            let again = matches!(event, Event::Retry | Event::RetryWhenSatisfied);
+            let allowed = again && state.kind() != StateKind::Succeeded;
             assert_eq!(state.next(&event, NOW).is_ok(), allowed, "{name} × {title}");
         }
     }

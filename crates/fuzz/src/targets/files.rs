@@ -139,7 +139,7 @@ impl Target for Records {
         let read = match kind % 4 {
             0 => hodei_store::decode::<Job>(record).map(|job| {
                 _ = (job.due_at(), job.class(), job.current(), job.last_failure(), job.started_at());
-                _ = convert::job_to_wire(&job, None, None, String::new());
+                _ = convert::job_to_wire(&job, convert::Stored::default(), String::new());
             }),
             1 => hodei_store::decode::<JobSpec>(record).map(|spec| {
                 _ = spec.validate(&hodei_core::spec::Limits::default());

@@ -89,16 +89,16 @@ fn brain() -> (Brain, Vec<ExecutionId>) {
     let mut brain = Brain::load(Config::default(), Loaded { epoch: 1, ..Loaded::default() }, now);
     let caller = Caller(1);
     let token = WorkerToken { hash: Hash([1; 32]), worker: WORKER, expires_at: Time(WALL + 9999), used_by: None };
-    brain.apply(Input::CreateToken { caller, token }, &[]);
+    brain.apply(Input::CreateToken { caller, token });
     let (token, key, session) = (Hash([1; 32]), Hash([2; 32]), Hash([3; 32]));
     let request = Registration { token, worker: None, key, session, info: info() };
-    brain.apply(Input::Register { caller, request }, &[]);
+    brain.apply(Input::Register { caller, request });
     let incarnation = Incarnation(Uuid::from_u128(9));
     let hello = Hello { incarnation, info: None, held: Vec::new(), ended: Vec::new(), leaving: false };
-    brain.apply(Input::Connect { worker: WORKER, connection: FIRST, hello }, &[]);
+    brain.apply(Input::Connect { worker: WORKER, connection: FIRST, hello });
     let spec = JobSpec::new("job", Work::Shell { program: "true".into(), args: Vec::new() });
     let jobs = (0..4).map(|n| NewJob { id: job_id(n), spec: spec.clone(), payload: Arc::from([]) }).collect();
-    brain.apply(Input::Enqueue { caller, jobs }, &[]);
+    brain.apply(Input::Enqueue { caller, jobs });
     let (batch, effects) = brain.turn(false);
     brain.committed(&batch);
     let runs = effects.iter().filter_map(|effect| match effect {
@@ -122,15 +122,17 @@ fn feed(events: Vec<protocol::FromWorker>, trace: &mut Trace) {
             }
             From::Heartbeat { .. } => Input::Heartbeat { worker: WORKER, at: Elapsed(1500) },
             From::Started { execution, at } => told(Report::Started { execution, at }),
-            From::Progress { execution, progress } => told(Report::Progress { execution, progress }),
-            From::Finished(finished) => told(Report::Finished(finished)),
+            From::Progress { execution, progress, data } => {
+                told(Report::Progress { execution, progress, data: data.map(Into::into) })
+            }
+            From::Finished(finished) => told(Report::Finished(finished, Vec::new())),
             From::Leaving => Input::Pause { caller: None, worker: WORKER },
             From::Logs(chunk) => {
                 assert!(chunk.end() > chunk.first);
                 continue;
             }
         };
-        brain.apply(input, &[]);
+        brain.apply(input);
     }
     for step in [0, 1_000, 100_000, 40_000_000_000] {
         brain.clock(Now { wall: Time(WALL + step), elapsed: Elapsed(2000 + step.unsigned_abs()) });
@@ -138,7 +140,7 @@ fn feed(events: Vec<protocol::FromWorker>, trace: &mut Trace) {
         effects.iter().for_each(|effect| trace.say(kind(effect)));
         for write in &batch.jobs {
             trace.say(&format!("{:?}", write.job.state.kind()));
-            _ = convert::job_to_wire(&write.job, None, None, brain.waiting_reason(&write.job));
+            _ = convert::job_to_wire(&write.job, convert::Stored::default(), brain.waiting_reason(&write.job));
         }
         brain.committed(&batch);
     }
@@ -160,7 +162,7 @@ fn kind(effect: &Effect) -> &'static str {
         Effect::Close { .. } => "close",
         Effect::Park { .. } => "park",
         Effect::ReadReady { .. } => "read ready",
-        Effect::ReadDue { .. } => "read due",
+        Effect::ReadDue { .. } | Effect::ReadDependents { .. } => "read due",
     }
 }
 
@@ -245,7 +247,7 @@ impl Agent {
                 Action::Run(given) => {
                     trace.say("run");
                     self.session.started(given.execution, Time(WALL));
-                    self.session.progress(given.execution, Progress::default());
+                    self.session.progress(given.execution, Progress::default(), None);
                     self.running.push(given.execution);
                 }
                 Action::Conclude(finished) => {
@@ -272,14 +274,9 @@ impl Agent {
     fn live_on(&mut self, trace: &mut Trace) {
         for execution in std::mem::take(&mut self.running) {
             self.spool(execution, RecordKind::Logs { end: 5 });
-            let finished = protocol::Finished {
-                execution,
-                outcome: hodei_core::state::Outcome::Succeeded,
-                started_at: None,
-                finished_at: Time(WALL),
-                log_entries: 5,
-                result: None,
-            };
+            let succeeded = hodei_core::state::Outcome::Succeeded;
+            let finished =
+                protocol::Finished { log_entries: 5, ..protocol::Finished::new(execution, succeeded, Time(WALL)) };
             if self.session.ended(finished).is_some() {
                 self.spool(execution, RecordKind::Finished);
             }

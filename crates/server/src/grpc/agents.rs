@@ -1,18 +1,20 @@
 //! WorkerAgentService: workers join and hold their stream.
 
 use super::{authenticate, invalid, refused};
-use crate::{engine::Engine, secrets};
+use crate::{calls::Calls, secrets};
 use futures::stream::BoxStream;
 use hodei_api::{
     convert,
     v1::{self, worker_agent_service_server::WorkerAgentService},
 };
 use hodei_core::{
-    brain::{Answer, Connection, Input, Registration, Report},
+    brain::{Answer, Connection, Input, NewJob, Registration, Report},
     id::WorkerId,
-    protocol::{FromWorker, Hello, ToWorker},
+    protocol::{Finished, FromWorker, Hello, ToWorker},
     spec::Invalid,
+    state::{Failure, FailureKind, Outcome},
 };
+use prost::Message;
 use std::time::Duration;
 use tokio::sync::mpsc::{self, WeakUnboundedSender};
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -25,7 +27,7 @@ const MISSED_HEARTBEATS: u32 = 3;
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 16..=64;
 
 pub struct Service {
-    pub engine: Engine,
+    pub calls: Calls,
 }
 
 type Incoming = Streaming<v1::WorkerMessage>;
@@ -48,7 +50,7 @@ impl WorkerAgentService for Service {
             session: secrets::hash(&session),
             info,
         };
-        match self.engine.call(0, |caller| Input::Register { caller, request }).await {
+        match self.calls.engine.call(0, |caller| Input::Register { caller, request }).await {
             Ok(Answer::Registered(record)) => {
                 tracing::info!(target: "audit", worker = %record.id, name = record.info.name, "a worker registered");
                 Ok(Response::new(v1::RegisterResponse { worker_id: record.id.to_string(), session }))
@@ -64,14 +66,14 @@ impl WorkerAgentService for Service {
     type WorkerStreamStream = BoxStream<'static, Result<v1::ServerMessage, Status>>;
 
     async fn worker_stream(&self, request: Request<Incoming>) -> Result<Response<Self::WorkerStreamStream>, Status> {
-        let worker = authenticate(&self.engine, request.metadata())?;
+        let worker = authenticate(&self.calls.engine, request.metadata())?;
         // A stream that nobody serves would only keep the server from ending.
-        if self.engine.is_closing() {
+        if self.calls.engine.is_closing() {
             return Err(Status::unavailable("the server is shutting down; try again"));
         }
         let (outgoing, receiver) = mpsc::unbounded_channel();
-        let stream = Stream { engine: self.engine.clone(), worker, connection: self.engine.new_connection() };
-        stream.engine.shared().links.open(stream.connection, outgoing.clone());
+        let stream = Stream { calls: self.calls.clone(), worker, connection: self.calls.engine.new_connection() };
+        stream.calls.engine.shared().links.open(stream.connection, outgoing.clone());
         tokio::spawn(stream.serve(request.into_inner(), outgoing.downgrade()));
         Ok(Response::new(Box::pin(UnboundedReceiverStream::new(receiver))))
     }
@@ -80,11 +82,11 @@ impl WorkerAgentService for Service {
         &self,
         request: Request<v1::UpdateWorkerStatusRequest>,
     ) -> Result<Response<v1::UpdateWorkerStatusResponse>, Status> {
-        let worker = authenticate(&self.engine, request.metadata())?;
+        let worker = authenticate(&self.calls.engine, request.metadata())?;
         if request.into_inner().state() != v1::WorkerState::Draining {
             return Err(invalid(Invalid::new("state", "DRAINING is the only state a worker can ask for")));
         }
-        self.engine.call(0, |caller| Input::Pause { caller: Some(caller), worker }).await.map_err(refused)?;
+        self.calls.engine.call(0, |caller| Input::Pause { caller: Some(caller), worker }).await.map_err(refused)?;
         Ok(Response::new(v1::UpdateWorkerStatusResponse {}))
     }
 
@@ -92,9 +94,9 @@ impl WorkerAgentService for Service {
         &self,
         request: Request<v1::UnregisterWorkerRequest>,
     ) -> Result<Response<v1::UnregisterWorkerResponse>, Status> {
-        let worker = authenticate(&self.engine, request.metadata())?;
+        let worker = authenticate(&self.calls.engine, request.metadata())?;
         let reason = request.into_inner().reason;
-        self.engine.call(0, |caller| Input::Unregister { caller, worker }).await.map_err(refused)?;
+        self.calls.engine.call(0, |caller| Input::Unregister { caller, worker }).await.map_err(refused)?;
         tracing::info!(target: "audit", %worker, reason, "a worker left for good");
         Ok(Response::new(v1::UnregisterWorkerResponse {}))
     }
@@ -106,7 +108,7 @@ impl Service {
         let hash = secrets::hash(token);
         let worker = match worker {
             Some(worker) => Some(worker),
-            None => self.engine.ask(move |brain| brain.token_worker(hash)).await.map_err(refused)?,
+            None => self.calls.engine.ask(move |brain| brain.token_worker(hash)).await.map_err(refused)?,
         };
         Ok(secrets::new_session(worker.unwrap_or(WorkerId::NIL)))
     }
@@ -114,7 +116,7 @@ impl Service {
 
 /// One connection of one worker.
 struct Stream {
-    engine: Engine,
+    calls: Calls,
     worker: WorkerId,
     connection: Connection,
 }
@@ -131,17 +133,17 @@ impl Stream {
                 }
             }
         }
-        self.engine.shared().links.close(connection);
-        self.engine.tell(Input::Disconnect { worker, connection });
+        self.calls.engine.shared().links.close(connection);
+        self.calls.engine.tell(Input::Disconnect { worker, connection });
     }
 
     async fn talk(&self, incoming: &mut Incoming, outgoing: &Sender) -> Result<(), Status> {
         let (worker, connection) = (self.worker, self.connection);
         let Some((hello, rest)) = self.greeting(incoming).await? else { return Ok(()) };
-        self.engine.heartbeat(worker);
-        self.engine.tell(Input::Connect { worker, connection, hello });
+        self.calls.engine.heartbeat(worker);
+        self.calls.engine.tell(Input::Connect { worker, connection, hello });
         rest.into_iter().try_for_each(|event| self.take(event, outgoing))?;
-        let patience = self.engine.shared().options.heartbeat().duration() * (MISSED_HEARTBEATS + 1);
+        let patience = self.calls.engine.shared().options.heartbeat().duration() * (MISSED_HEARTBEATS + 1);
         loop {
             let message = match tokio::time::timeout(patience, incoming.message()).await {
                 Ok(message) => message?,
@@ -168,26 +170,52 @@ impl Stream {
 
     fn take(&self, event: FromWorker, outgoing: &Sender) -> Result<(), Status> {
         let worker = self.worker;
-        let report = |report| self.engine.tell(Input::Report { caller: None, worker, report });
+        let report = |report| self.calls.engine.tell(Input::Report { caller: None, worker, report });
         match event {
             FromWorker::Hello(_) => return Err(invalid(Invalid::new("events", "hello comes once on a stream"))),
             FromWorker::Heartbeat { sent } => self.renew(sent, outgoing),
             FromWorker::Started { execution, at } => report(Report::Started { execution, at }),
-            FromWorker::Progress { execution, progress } => report(Report::Progress { execution, progress }),
-            FromWorker::Logs(chunk) => self.engine.logs(worker, self.connection, chunk),
-            FromWorker::Finished(finished) => report(Report::Finished(finished)),
+            FromWorker::Progress { execution, progress, data } => {
+                report(Report::Progress { execution, progress, data: data.map(Into::into) });
+            }
+            FromWorker::Logs(chunk) => self.calls.engine.logs(worker, self.connection, chunk),
+            FromWorker::Finished(finished) => {
+                let (finished, children) = self.with_children(finished);
+                report(Report::Finished(finished, children));
+            }
             // Of an old connection it says nothing about the new one.
             FromWorker::Leaving if outgoing.strong_count() == 0 => {}
-            FromWorker::Leaving => self.engine.tell(Input::Pause { caller: None, worker }),
+            FromWorker::Leaving => self.calls.engine.tell(Input::Pause { caller: None, worker }),
         }
         Ok(())
+    }
+
+    /// The end of an execution, with the jobs that it wants enqueued. If one of those cannot be, the job itself has failed:
+    /// to run it again would not help.
+    fn with_children(&self, mut finished: Finished) -> (Finished, Vec<NewJob>) {
+        if finished.children.is_empty() {
+            return (finished, Vec::new());
+        }
+        let specs = std::mem::take(&mut finished.children);
+        let decoded = specs.iter().enumerate().map(|(i, spec)| {
+            v1::JobSpec::decode(&**spec).map_err(|_| Invalid::new(format!("children[{i}]"), "is not a job's spec"))
+        });
+        let decoded = decoded.collect::<Result<Vec<_>, _>>();
+        match decoded.and_then(|specs| self.calls.checked_all(specs, "children")) {
+            Ok(children) => (finished, children),
+            Err(bad) => {
+                let why = format!("the jobs that it wanted enqueued are not valid: {bad}");
+                let failure = Failure { fatal: true, ..Failure::new(FailureKind::Error, why) };
+                (Finished { outcome: Outcome::Failed(failure), result: None, ..finished }, Vec::new())
+            }
+        }
     }
 
     /// Answers at once, whatever the store does. On a stream that the server has closed there is no answer.
     fn renew(&self, sent: u64, outgoing: &Sender) {
         if let Some(outgoing) = outgoing.upgrade() {
-            self.engine.heartbeat(self.worker);
-            let lease = ToWorker::Lease { sent, lease: self.engine.shared().options.lease };
+            self.calls.engine.heartbeat(self.worker);
+            let lease = ToWorker::Lease { sent, lease: self.calls.engine.shared().options.lease };
             _ = outgoing.send(Ok(v1::ServerMessage { events: convert::to_worker(lease) }));
         }
     }

@@ -1,124 +1,135 @@
 //! JobExecutionService.
 
-use super::{authenticate, closed, invalid, refused, unreadable};
-use crate::{clock, engine::Engine};
+use super::{authenticate, closed, invalid, refused};
+use crate::{
+    calls::{Calls, Submitted, is_json, page_size},
+    clock,
+};
 use futures::stream::BoxStream;
 use hodei_api::{
     convert,
     v1::{self, job_execution_service_server::JobExecutionService},
 };
 use hodei_core::{
-    brain::{Answer, Input, NewJob, Report},
-    id::{ExecutionId, JobId, WorkerId},
+    brain::{Input, Report},
+    id::{ExecutionId, JobId, ScheduleId, WorkerId},
     job::{Job, Progress},
     protocol::Finished,
-    spec::{Invalid, Work},
-    state::{Failure, FailureKind, Outcome, StateKind},
+    spec::Invalid,
+    state::{Failure, FailureKind, Outcome},
+    time::Time,
 };
-use hodei_store::Filter;
+use hodei_store::{Filter, Page};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
-use uuid::Uuid;
 
-const MAX_JOBS: usize = 10_000;
 const DEFAULT_PAGE: usize = 100;
 const MAX_PAGE: usize = 1000;
-const MAX_REASON: usize = 1024;
 
 pub struct Service {
-    pub engine: Engine,
+    pub calls: Calls,
     pub closing: watch::Receiver<bool>,
 }
 
 #[tonic::async_trait]
 impl JobExecutionService for Service {
     async fn queue_job(&self, request: Request<v1::QueueJobRequest>) -> Result<Response<v1::QueueJobResponse>, Status> {
-        let job =
-            self.checked(request.into_inner().job.unwrap_or_default()).map_err(|bad| invalid(bad.within("job")))?;
-        let ids = self.enqueue(vec![job]).await?;
-        let job_id = ids.into_iter().next().map(|id| id.to_string()).unwrap_or_default();
-        Ok(Response::new(v1::QueueJobResponse { job_id }))
+        let Submitted { id, existed } = self.calls.submit_one(request.into_inner().job.unwrap_or_default()).await?;
+        Ok(Response::new(v1::QueueJobResponse { job_id: id.to_string(), existed }))
     }
 
     async fn queue_jobs(
         &self,
         request: Request<v1::QueueJobsRequest>,
     ) -> Result<Response<v1::QueueJobsResponse>, Status> {
-        let jobs = request.into_inner().jobs;
-        if jobs.is_empty() || jobs.len() > MAX_JOBS {
-            let problem = format!("has {} jobs; it must have between 1 and {MAX_JOBS}", jobs.len());
-            return Err(invalid(Invalid::new("jobs", problem)));
-        }
-        let named = |(i, job)| self.checked(job).map_err(|bad: Invalid| invalid(bad.within(&format!("jobs[{i}]"))));
-        let jobs = jobs.into_iter().enumerate().map(named).collect::<Result<Vec<_>, _>>()?;
-        let ids = self.enqueue(jobs).await?;
-        Ok(Response::new(v1::QueueJobsResponse { job_ids: ids.iter().map(JobId::to_string).collect() }))
+        let submitted = self.calls.submit(request.into_inner().jobs).await?;
+        let job_ids = submitted.iter().map(|job| job.id.to_string()).collect();
+        let existed = (0..).zip(&submitted).filter(|(_, job)| job.existed).map(|(place, _)| place).collect();
+        Ok(Response::new(v1::QueueJobsResponse { job_ids, existed }))
     }
 
     async fn get_job(&self, request: Request<v1::GetJobRequest>) -> Result<Response<v1::GetJobResponse>, Status> {
-        let job = self.find(&request.into_inner().job_id).await?;
-        Ok(Response::new(v1::GetJobResponse { job: Some(self.whole(job).await?) }))
+        let job = self.calls.find(job_id(&request.into_inner().job_id)?).await?;
+        Ok(Response::new(v1::GetJobResponse { job: Some(self.calls.whole(job).await?) }))
     }
 
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::ListJobsResponse>, Status> {
-        let request = request.into_inner();
-        let states = request.states.iter().map(|state| convert::state_from_wire(*state));
-        let states = states.collect::<Result<_, _>>().map_err(invalid)?;
-        let queue = (!request.queue.is_empty()).then_some(request.queue);
-        let limit = page_size(request.page_size, DEFAULT_PAGE, MAX_PAGE).map_err(invalid)?;
-        let before = page_token(&request.page_token).map_err(invalid)?;
-        let store = &self.engine.shared().store;
-        let mut jobs = store.list(Filter { states, queue }, before, limit + 1).await.map_err(unreadable)?;
-        let more = jobs.len() > limit;
-        jobs.truncate(limit);
-        let next_page_token = jobs.last().filter(|_| more).map(|job| job.id.to_string()).unwrap_or_default();
-        let jobs = jobs.iter().map(|job| convert::job_to_wire(job, None, None, String::new())).collect();
-        Ok(Response::new(v1::ListJobsResponse { jobs, next_page_token }))
+        let v1::ListJobsRequest { states, queue, page_size: size, page_token: token, filter } = request.into_inner();
+        let filter = filter.unwrap_or(v1::JobFilter { states, queue, ..v1::JobFilter::default() });
+        let filter = filter_from_wire(filter).map_err(invalid)?;
+        let limit = page_size(size, DEFAULT_PAGE, MAX_PAGE).map_err(invalid)?;
+        let before = page_token(&token).map_err(invalid)?;
+        let Page { jobs, next } = self.calls.list(filter, before, limit).await?;
+        let next_page_token = next.map(|id| id.to_string()).unwrap_or_default();
+        let outline = |job: &Job| convert::job_to_wire(job, convert::Stored::default(), String::new());
+        Ok(Response::new(v1::ListJobsResponse { jobs: jobs.iter().map(outline).collect(), next_page_token }))
     }
 
     async fn cancel_job(
         &self,
         request: Request<v1::CancelJobRequest>,
     ) -> Result<Response<v1::CancelJobResponse>, Status> {
-        let v1::CancelJobRequest { job_id, reason } = request.into_inner();
-        let job = convert::job_id(&job_id).map_err(invalid)?;
-        if reason.len() > MAX_REASON || reason.chars().any(char::is_control) {
-            return Err(invalid(Invalid::new("reason", format!("must be one line of at most {MAX_REASON} bytes"))));
+        let v1::CancelJobRequest { job_id: id, reason } = request.into_inner();
+        let state = self.calls.cancel(job_id(&id)?, reason).await?;
+        Ok(Response::new(v1::CancelJobResponse { state: convert::state_to_wire(state).into() }))
+    }
+
+    async fn cancel_jobs(
+        &self,
+        request: Request<v1::CancelJobsRequest>,
+    ) -> Result<Response<v1::CancelJobsResponse>, Status> {
+        let v1::CancelJobsRequest { filter, reason } = request.into_inner();
+        let filter = filter.unwrap_or_default();
+        if filter == v1::JobFilter::default() {
+            return Err(invalid(Invalid::new(
+                "filter",
+                "must name something: a state, a queue, a task type, a tag, …",
+            )));
         }
-        let answer = self.engine.call(0, |caller| Input::Cancel { caller, job, reason }).await.map_err(refused)?;
-        Ok(Response::new(v1::CancelJobResponse { state: state_of(&answer) }))
+        let filter = filter_from_wire(filter).map_err(invalid)?;
+        let cancelled = self.calls.cancel_all(filter, reason).await?;
+        let cancelled = i64::try_from(cancelled).unwrap_or(i64::MAX);
+        Ok(Response::new(v1::CancelJobsResponse { cancelled }))
     }
 
     async fn retry_job(&self, request: Request<v1::RetryJobRequest>) -> Result<Response<v1::RetryJobResponse>, Status> {
-        let job = convert::job_id(&request.into_inner().job_id).map_err(invalid)?;
-        let answer = self.engine.call(0, |caller| Input::Retry { caller, job }).await.map_err(refused)?;
-        Ok(Response::new(v1::RetryJobResponse { state: state_of(&answer) }))
+        let state = self.calls.retry(job_id(&request.into_inner().job_id)?).await?;
+        Ok(Response::new(v1::RetryJobResponse { state: convert::state_to_wire(state).into() }))
+    }
+
+    async fn resume_job(
+        &self,
+        request: Request<v1::ResumeJobRequest>,
+    ) -> Result<Response<v1::ResumeJobResponse>, Status> {
+        let v1::ResumeJobRequest { job_id: id, payload } = request.into_inner();
+        let state = self.calls.resume(job_id(&id)?, payload).await?;
+        Ok(Response::new(v1::ResumeJobResponse { state: convert::state_to_wire(state).into() }))
     }
 
     type WatchJobStream = BoxStream<'static, Result<v1::WatchJobResponse, Status>>;
 
     async fn watch_job(&self, request: Request<v1::WatchJobRequest>) -> Result<Response<Self::WatchJobStream>, Status> {
-        let job_id = request.into_inner().job_id;
-        let id = convert::job_id(&job_id).map_err(invalid)?;
+        let id = job_id(&request.into_inner().job_id)?;
         // The watch comes first: a change between the two is then seen twice rather than not at all.
-        let changes = self.engine.shared().watches.watch(id);
-        let job = match self.find(&job_id).await {
+        let watches = &self.calls.engine.shared().watches;
+        let changes = watches.watch(id);
+        let job = match self.calls.find(id).await {
             Ok(job) => job,
-            Err(status) => {
+            Err(problem) => {
                 drop(changes);
-                self.engine.shared().watches.prune(id);
-                return Err(status);
+                watches.prune(id);
+                return Err(problem.into());
             }
         };
         let (sender, receiver) = mpsc::channel(16);
-        tokio::spawn(watch(self.engine.clone(), self.closing.clone(), job, changes, sender));
+        tokio::spawn(watch(self.calls.clone(), self.closing.clone(), job, changes, sender));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
     async fn start_job(&self, request: Request<v1::StartJobRequest>) -> Result<Response<v1::StartJobResponse>, Status> {
-        let worker = authenticate(&self.engine, request.metadata())?;
+        let worker = authenticate(&self.calls.engine, request.metadata())?;
         let execution = convert::execution_id(&request.into_inner().execution_id).map_err(invalid)?;
         self.report(worker, Report::Started { execution, at: clock::now().wall }).await?;
         Ok(Response::new(v1::StartJobResponse {}))
@@ -128,14 +139,14 @@ impl JobExecutionService for Service {
         &self,
         request: Request<v1::UpdateProgressRequest>,
     ) -> Result<Response<v1::UpdateProgressResponse>, Status> {
-        let worker = authenticate(&self.engine, request.metadata())?;
+        let worker = authenticate(&self.calls.engine, request.metadata())?;
         let v1::UpdateProgressRequest { execution_id, percent, message } = request.into_inner();
         let execution = convert::execution_id(&execution_id).map_err(invalid)?;
         if !(0.0..=100.0).contains(&percent) {
             return Err(invalid(Invalid::new("percent", "must be between 0 and 100")));
         }
         let progress = Progress { basis_points: (percent * 100.0).round() as u16, message: convert::cut(message) };
-        self.report(worker, Report::Progress { execution, progress }).await?;
+        self.report(worker, Report::Progress { execution, progress, data: None }).await?;
         Ok(Response::new(v1::UpdateProgressResponse {}))
     }
 
@@ -143,7 +154,7 @@ impl JobExecutionService for Service {
         &self,
         request: Request<v1::CompleteJobRequest>,
     ) -> Result<Response<v1::CompleteJobResponse>, Status> {
-        let worker = authenticate(&self.engine, request.metadata())?;
+        let worker = authenticate(&self.calls.engine, request.metadata())?;
         let v1::CompleteJobRequest { execution_id, result } = request.into_inner();
         let execution = convert::execution_id(&execution_id).map_err(invalid)?;
         if result.len() > convert::MAX_RESULT {
@@ -159,7 +170,7 @@ impl JobExecutionService for Service {
     }
 
     async fn fail_job(&self, request: Request<v1::FailJobRequest>) -> Result<Response<v1::FailJobResponse>, Status> {
-        let worker = authenticate(&self.engine, request.metadata())?;
+        let worker = authenticate(&self.calls.engine, request.metadata())?;
         let v1::FailJobRequest { execution_id, error, exit_code } = request.into_inner();
         let execution = convert::execution_id(&execution_id).map_err(invalid)?;
         let failure = Failure { exit_code, ..Failure::new(FailureKind::Error, convert::cut(error)) };
@@ -169,37 +180,9 @@ impl JobExecutionService for Service {
 }
 
 impl Service {
-    fn checked(&self, spec: v1::JobSpec) -> Result<NewJob, Invalid> {
-        let payload = convert::payload_of(&spec);
-        let spec = convert::spec_from_wire(spec)?;
-        if let Work::Task { payload, .. } = &spec.work
-            && !is_json(payload)
-        {
-            return Err(Invalid::new("work.task.payload", "must be JSON"));
-        }
-        spec.validate(&self.engine.shared().options.limits)?;
-        Ok(NewJob { id: JobId(Uuid::now_v7()), spec, payload })
-    }
-
-    async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<JobId>, Status> {
-        let weight = jobs.iter().map(|job| 512 + job.payload.len()).sum();
-        let ids = jobs.iter().map(|job| job.id).collect();
-        self.engine.call(weight, |caller| Input::Enqueue { caller, jobs }).await.map_err(refused)?;
-        Ok(ids)
-    }
-
-    async fn find(&self, job_id: &str) -> Result<Job, Status> {
-        let id = convert::job_id(job_id).map_err(invalid)?;
-        find(&self.engine, id).await
-    }
-
-    async fn whole(&self, job: Job) -> Result<v1::Job, Status> {
-        whole(&self.engine, job).await
-    }
-
     async fn report(&self, worker: WorkerId, report: Report) -> Result<(), Status> {
         let input = |caller| Input::Report { caller: Some(caller), worker, report };
-        self.engine.call(0, input).await.map_err(refused)?;
+        self.calls.engine.call(0, input).await.map_err(refused)?;
         Ok(())
     }
 
@@ -211,40 +194,13 @@ impl Service {
         result: Option<Vec<u8>>,
     ) -> Result<(), Status> {
         let now = clock::now().wall;
-        let finished = Finished { execution, outcome, started_at: Some(now), finished_at: now, log_entries: 0, result };
-        self.report(worker, Report::Finished(finished)).await
+        let finished = Finished { started_at: Some(now), result, ..Finished::new(execution, outcome, now) };
+        self.report(worker, Report::Finished(finished, Vec::new())).await
     }
-}
-
-pub(super) async fn find(engine: &Engine, id: JobId) -> Result<Job, Status> {
-    let found = engine.shared().store.jobs(vec![id]).await.map_err(unreadable)?;
-    let job = found.into_iter().next().ok_or_else(|| Status::not_found(format!("there is no job {id}")))?;
-    if job.state.kind() != StateKind::Pending {
-        return Ok(job);
-    }
-    // Its row may be behind.
-    let placed = engine.ask(move |brain| brain.placed(id).cloned()).await.map_err(refused)?;
-    Ok(placed.unwrap_or(job))
-}
-
-/// A job with its payload, its result and the reason why it waits.
-async fn whole(engine: &Engine, job: Job) -> Result<v1::Job, Status> {
-    let store = &engine.shared().store;
-    let payload = store.payloads(vec![job.id]).await.map_err(unreadable)?.into_iter().next().map(|(_, bytes)| bytes);
-    let result = store.result(job.id).await.map_err(unreadable)?;
-    let kind = job.state.kind();
-    let reason = match kind.is_finished() {
-        true => String::new(),
-        false => {
-            let waiting = job.clone();
-            engine.ask(move |brain| brain.waiting_reason(&waiting)).await.map_err(refused)?
-        }
-    };
-    Ok(convert::job_to_wire(&job, payload.as_deref(), result, reason))
 }
 
 async fn watch(
-    engine: Engine,
+    calls: Calls,
     mut closing: watch::Receiver<bool>,
     job: Job,
     mut changes: mpsc::Receiver<Arc<Job>>,
@@ -253,7 +209,8 @@ async fn watch(
     let (id, mut next) = (job.id, Some(job));
     while let Some(job) = next {
         let finished = job.state.kind().is_finished();
-        let job = whole(&engine, job).await.map(|job| v1::WatchJobResponse { job: Some(job) });
+        let whole = calls.whole(job).await.map_err(Status::from);
+        let job = whole.map(|job| v1::WatchJobResponse { job: Some(job) });
         if sender.send(job).await.is_err() || finished {
             break;
         }
@@ -267,27 +224,34 @@ async fn watch(
         }
     }
     drop(changes);
-    engine.shared().watches.prune(id);
+    calls.engine.shared().watches.prune(id);
 }
 
-fn is_json(text: &[u8]) -> bool {
-    serde_json::from_slice::<serde::de::IgnoredAny>(text).is_ok()
+fn job_id(text: &str) -> Result<JobId, Status> {
+    convert::job_id(text).map_err(invalid)
 }
 
-fn state_of(answer: &Answer) -> i32 {
-    match answer {
-        Answer::State(kind) => convert::state_to_wire(*kind).into(),
-        _ => 0,
-    }
-}
-
-/// The size of a page: `asked`, or the default when it is zero.
-pub(crate) fn page_size(asked: i32, default: usize, max: usize) -> Result<usize, Invalid> {
-    match usize::try_from(asked) {
-        Ok(0) => Ok(default),
-        Ok(size) if size <= max => Ok(size),
-        _ => Err(Invalid::new("page_size", format!("must be between 1 and {max}"))),
-    }
+fn filter_from_wire(wire: v1::JobFilter) -> Result<Filter, Invalid> {
+    let text = |text: String| (!text.is_empty()).then_some(text);
+    let time = |field: &str, ms: i64| match ms {
+        0 => Ok(None),
+        ms if ms > 0 => Ok(Some(Time(ms))),
+        _ => Err(Invalid::new(field, "must not be negative")),
+    };
+    let states = wire.states.iter().map(|state| convert::state_from_wire(*state));
+    let parent = text(wire.parent_id).map(|id| convert::job_id(&id)).transpose()?;
+    let schedule = text(wire.schedule_id).map(|id| id.parse::<ScheduleId>());
+    Ok(Filter {
+        states: states.collect::<Result<_, _>>()?,
+        queue: text(wire.queue),
+        task_type: text(wire.task_type),
+        tag: text(wire.tag),
+        name: text(wire.name),
+        parent,
+        schedule: schedule.transpose().map_err(|_| Invalid::new("schedule_id", "is not a schedule's id (a UUID)"))?,
+        from: time("from_ms", wire.from_ms)?,
+        to: time("to_ms", wire.to_ms)?,
+    })
 }
 
 pub(crate) fn page_token(token: &str) -> Result<Option<JobId>, Invalid> {

@@ -1,7 +1,10 @@
 //! LogStreamService: what jobs printed, from the beginning or the end, and as it comes.
 
-use super::{closed, invalid, jobs, unreadable};
-use crate::{engine::Engine, logs::Reader};
+use super::{closed, invalid, unreadable};
+use crate::{
+    calls::{Calls, page_size},
+    logs::Reader,
+};
 use futures::stream::BoxStream;
 use hodei_api::{
     convert,
@@ -28,7 +31,7 @@ const PAGE_BYTES: usize = 2 << 20;
 const AHEAD: usize = 4;
 
 pub struct Service {
-    pub engine: Engine,
+    pub calls: Calls,
     pub closing: watch::Receiver<bool>,
 }
 
@@ -46,35 +49,35 @@ impl LogStreamService for Service {
         let id = convert::job_id(&job_id).map_err(invalid)?;
         let (sender, receiver) = mpsc::channel(AHEAD);
         // The reader comes before the row: a job that ends in between then closes the reader.
-        let mut reader = self.engine.shared().logs.read(id);
-        let job = match jobs::find(&self.engine, id).await {
+        let mut reader = self.calls.engine.shared().logs.read(id);
+        let job = match self.calls.find(id).await {
             Ok(job) => job,
-            Err(status) => {
-                self.engine.shared().logs.abandon(reader);
-                return Err(status);
+            Err(problem) => {
+                self.calls.engine.shared().logs.abandon(reader);
+                return Err(problem.into());
             }
         };
         if job.state.kind().is_finished() {
-            self.engine.shared().logs.close(id);
+            self.calls.engine.shared().logs.close(id);
         }
         reader.advance(self.start(id, tail).await?);
-        let walk = Walk { engine: self.engine.clone(), attempts: Attempts::of(&job), reader };
+        let walk = Walk { calls: self.calls.clone(), attempts: Attempts::of(&job), reader };
         tokio::spawn(walk.run(self.closing.clone(), sender));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
     async fn get_logs(&self, request: Request<v1::GetLogsRequest>) -> Result<Response<v1::GetLogsResponse>, Status> {
-        let v1::GetLogsRequest { job_id, page_token, page_size, tail } = request.into_inner();
+        let v1::GetLogsRequest { job_id, page_token, page_size: size, tail } = request.into_inner();
         let id = convert::job_id(&job_id).map_err(invalid)?;
-        let limit = jobs::page_size(page_size, DEFAULT_PAGE, MAX_PAGE).map_err(invalid)?;
+        let limit = page_size(size, DEFAULT_PAGE, MAX_PAGE).map_err(invalid)?;
         let mut position = match page_token.as_str() {
             "" => self.start(id, tail).await?,
             token => position_of(token).map_err(invalid)?,
         };
-        let attempts = Attempts::of(&jobs::find(&self.engine, id).await?);
+        let attempts = Attempts::of(&self.calls.find(id).await?);
         let mut entries = Vec::new();
         let mut bytes = 0;
-        let store = &self.engine.shared().store;
+        let store = &self.calls.engine.shared().store;
         loop {
             let chunks = store.logs(id, position, PAGE_BYTES / 4).await.map_err(unreadable)?;
             if chunks.is_empty() {
@@ -98,7 +101,7 @@ impl Service {
     /// Where the last `tail` entries begin.
     async fn start(&self, job: JobId, tail: Option<u64>) -> Result<LogPosition, Status> {
         let Some(tail) = tail else { return Ok(LogPosition::START) };
-        let chunks = self.engine.shared().store.log_tail(job, tail.max(1)).await.map_err(unreadable)?;
+        let chunks = self.calls.engine.shared().store.log_tail(job, tail.max(1)).await.map_err(unreadable)?;
         let stored: u64 = chunks.iter().map(|chunk| u64::from(chunk.count)).sum();
         let mut skip = stored.saturating_sub(tail);
         for chunk in &chunks {
@@ -115,7 +118,7 @@ impl Service {
 
 /// One reader on its way through a log.
 struct Walk {
-    engine: Engine,
+    calls: Calls,
     attempts: Attempts,
     reader: Reader,
 }
@@ -134,14 +137,14 @@ impl Walk {
 
     async fn walk(&mut self, sender: &Sender) -> Result<(), Status> {
         loop {
-            let store = &self.engine.shared().store;
+            let store = &self.calls.engine.shared().store;
             let chunks = self.reader.next(&**store).await.map_err(unreadable)?;
             if chunks.is_empty() {
                 return Ok(());
             }
             for chunk in chunks {
                 if !self.attempts.0.contains_key(&chunk.execution) {
-                    self.attempts = Attempts::of(&jobs::find(&self.engine, chunk.job).await?);
+                    self.attempts = Attempts::of(&self.calls.find(chunk.job).await?);
                 }
                 let entries = unfold(&chunk, self.reader.position(), &self.attempts)?;
                 let Some((_, after)) = entries.last() else { continue };

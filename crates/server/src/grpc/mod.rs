@@ -6,12 +6,13 @@ pub(crate) mod jobs;
 pub(crate) mod logs;
 
 use crate::{
+    calls::{Calls, Problem},
     engine::{CallError, Engine},
     secrets,
 };
 use axum::{middleware, response::Response};
 use hodei_api::{DESCRIPTORS, v1};
-use hodei_core::{brain::Refusal, id::WorkerId, spec::Invalid};
+use hodei_core::{id::WorkerId, spec::Invalid};
 use hodei_store::StoreError;
 use http::{HeaderValue, header::HeaderMap};
 use std::sync::{
@@ -45,13 +46,14 @@ pub async fn routes(
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
-    let jobs = jobs::Service { engine: engine.clone(), closing: closing.clone() };
-    let logs = logs::Service { engine: engine.clone(), closing };
+    let calls = Calls { engine: engine.clone() };
+    let jobs = jobs::Service { calls: calls.clone(), closing: closing.clone() };
+    let logs = logs::Service { calls: calls.clone(), closing };
     let routes = Routes::new(health_service)
         .add_service(reflection)
         .add_service(Jobs::new(jobs).max_decoding_message_size(MAX_REQUEST).max_encoding_message_size(MAX_REQUEST))
         .add_service(Logs::new(logs))
-        .add_service(Agents::new(agents::Service { engine: engine.clone() }).max_decoding_message_size(MAX_REQUEST))
+        .add_service(Agents::new(agents::Service { calls }).max_decoding_message_size(MAX_REQUEST))
         .add_service(Admin::new(admin::Service { engine: engine.clone() }));
     let counted = middleware::map_response(move |response| {
         served.fetch_add(1, Ordering::Relaxed);
@@ -80,21 +82,26 @@ fn invalid(invalid: Invalid) -> Status {
 }
 
 fn refused(error: CallError) -> Status {
-    match error {
-        CallError::Unavailable(why) => Status::unavailable(why),
-        CallError::Refused(refusal) => match &refusal {
-            Refusal::NoSuchJob(_) | Refusal::NoSuchWorker(_) => Status::not_found(refusal.to_string()),
-            Refusal::Illegal(_) => Status::failed_precondition(refusal.to_string()),
-            Refusal::Token(_) => Status::unauthenticated(refusal.to_string()),
-            Refusal::TooManyClasses(_) => Status::resource_exhausted(refusal.to_string()),
-        },
-    }
+    Problem::from(error).into()
 }
 
 fn unreadable(error: StoreError) -> Status {
-    match error {
-        StoreError::Broken(_) => Status::internal(error.to_string()),
-        _ => Status::unavailable(error.to_string()),
+    Problem::from(error).into()
+}
+
+impl From<Problem> for Status {
+    fn from(problem: Problem) -> Self {
+        let said = problem.to_string();
+        match problem {
+            Problem::Invalid(_) => Status::invalid_argument(said),
+            Problem::NotFound(_) => Status::not_found(said),
+            Problem::Exists(_) => Status::already_exists(said),
+            Problem::Precondition(_) => Status::failed_precondition(said),
+            Problem::Unauthenticated(_) => Status::unauthenticated(said),
+            Problem::Exhausted(_) => Status::resource_exhausted(said),
+            Problem::Unavailable(_) => Status::unavailable(said),
+            Problem::Internal(_) => Status::internal(said),
+        }
     }
 }
 

@@ -194,7 +194,7 @@ impl Agent {
         }
         for (execution, log_entries) in unended {
             let outcome = Outcome::Failed(Failure::new(FailureKind::WorkerLost, "its worker agent died"));
-            let end = Finished { execution, outcome, started_at: None, finished_at: now, log_entries, result: None };
+            let end = Finished { log_entries, ..Finished::new(execution, outcome, now) };
             self.append(Entry::Finished(end));
         }
         let record = |(id, entry): (&RecordId, &Entry)| {
@@ -545,7 +545,7 @@ impl World {
         match notice {
             Notice::Started(execution, time) => agent.session.started(execution, time),
             Notice::Progress(execution) => {
-                agent.session.progress(execution, Progress { basis_points: 5000, message: "half".into() });
+                agent.session.progress(execution, Progress { basis_points: 5000, message: "half".into() }, None);
             }
             Notice::Printed(execution, lines) => {
                 let Some(process) = agent.processes.get_mut(&execution) else { return };
@@ -559,7 +559,7 @@ impl World {
                 let finished_at = agent.wall(now);
                 let Some(process) = agent.processes.remove(&execution) else { return };
                 let (started_at, log_entries) = (process.started, process.lines);
-                let finished = Finished { execution, outcome, started_at, finished_at, log_entries, result: None };
+                let finished = Finished { started_at, log_entries, ..Finished::new(execution, outcome, finished_at) };
                 if let Some(finished) = self.agents[at].session.ended(finished) {
                     self.keep_record(at, Entry::Finished(finished));
                 }
@@ -578,7 +578,7 @@ impl World {
         let time = agent.wall(self.now);
         let outcome = Outcome::Failed(Failure::exit(99));
         let (started_at, finished_at) = (Some(time), time);
-        let failed = Finished { execution: old, outcome, started_at, finished_at, log_entries: 0, result: None };
+        let failed = Finished { started_at, ..Finished::new(old, outcome, finished_at) };
         if self.agents[at].session.is_up() {
             self.say(at, FromWorker::Started { execution: old, at: time });
             self.say(at, FromWorker::Finished(failed));

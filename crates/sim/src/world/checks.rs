@@ -326,6 +326,7 @@ impl World {
             Outcome::Failed(failure) if failure.message == NOT_HEARD => true,
             Outcome::Failed(failure) if failure.message == NOBODY_ASKED => reported(&Outcome::Cancelled),
             Outcome::Succeeded | Outcome::Failed(_) => reported(outcome),
+            Outcome::Snoozed { .. } | Outcome::Blocked { .. } => reported(outcome),
             Outcome::Cancelled | Outcome::Released => true,
         };
         if !true_words {

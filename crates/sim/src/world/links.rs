@@ -213,11 +213,11 @@ impl World {
             }
             FromWorker::Heartbeat { .. } => {}
             FromWorker::Started { execution, at } => self.tell(report(Report::Started { execution, at })),
-            FromWorker::Progress { execution, progress } => {
-                self.tell(report(Report::Progress { execution, progress }));
+            FromWorker::Progress { execution, progress, data } => {
+                self.tell(report(Report::Progress { execution, progress, data: data.map(Into::into) }));
             }
             FromWorker::Logs(chunk) => self.take_logs(worker, key, chunk),
-            FromWorker::Finished(finished) => self.tell(report(Report::Finished(finished))),
+            FromWorker::Finished(finished) => self.tell(report(Report::Finished(finished, Vec::new()))),
             FromWorker::Leaving if can_answer => self.tell(Input::Pause { caller: None, worker }),
             FromWorker::Leaving => {}
         }

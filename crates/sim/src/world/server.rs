@@ -10,10 +10,10 @@ use crate::{
     world::{calls::Reply, run_name},
 };
 use hodei_core::{
-    brain::{Bound, Brain, Caller, Config, Connection, Effect, Input, Report},
+    brain::{Bound, Brain, Caller, Config, Connection, Effect, Facts, Input, Report},
     id::{ExecutionId, JobId, WorkerId},
     job::Job,
-    protocol::{Assignment, Finished, LogAck, LogChunk, ToWorker, Verdict, Welcome},
+    protocol::{Assignment, Context, Finished, LogAck, LogChunk, ToWorker, Verdict, Welcome},
     time::{Elapsed, Millis, Now},
 };
 use std::{
@@ -302,35 +302,34 @@ impl World {
         let Some(brain) = &self.server.brain else { return };
         let at_once = match &input {
             _ if !self.server.deferred.is_empty() => false,
-            Input::Cancel { job, .. } | Input::Retry { job, .. } => brain.knows(*job),
             Input::Connect { .. } => false,
-            _ => true,
+            input => brain.missing(input).is_empty(),
         };
         if at_once {
-            self.apply(input, &[]);
+            self.apply(input);
         } else {
             self.server.deferred.push(input);
         }
     }
 
-    fn apply(&mut self, input: Input, facts: &[Job]) {
+    fn apply(&mut self, input: Input) {
         let Some(brain) = &mut self.server.brain else { return };
         match input {
-            Input::Report { caller: None, worker, report: Report::Finished(ref finished) }
+            Input::Report { caller: None, worker, report: Report::Finished(ref finished, _) }
                 if !is_logged(brain, &self.server.log_next, worker, finished) =>
             {
                 note!(self, "server", (), "{} ended before its log came", run_name(finished.execution));
             }
             Input::Retry { job, .. } => {
                 let ended = |job: &Job| job.state.kind().is_finished();
-                let before = brain.job(job).or(facts.first()).filter(|job| ended(job)).map(|job| job.executions.len());
-                brain.apply(input, facts);
+                let before = brain.job(job).filter(|job| ended(job)).map(|job| job.executions.len());
+                brain.apply(input);
                 if let Some(executions) = before.filter(|_| brain.job(job).is_some_and(|job| !ended(job))) {
                     self.server.eras.push((job, executions));
                     self.ledger.retried(job, executions);
                 }
             }
-            input => brain.apply(input, facts),
+            input => brain.apply(input),
         }
     }
 
@@ -367,24 +366,20 @@ impl World {
     /// Applies what had to wait for a row. Nothing is on its way to the disk, so what is read is current.
     fn resolve_deferred(&mut self) {
         for input in std::mem::take(&mut self.server.deferred) {
-            let Some(brain) = &self.server.brain else { return };
-            let mut facts = Vec::new();
-            match &input {
-                Input::Cancel { job, .. } | Input::Retry { job, .. } if !brain.knows(*job) => {
-                    facts.extend(self.store.latest(*job).map(Cow::into_owned));
-                }
-                Input::Connect { worker, hello, .. } => {
-                    for execution in hello.held.iter().chain(&hello.ended) {
-                        if brain.bound(*worker, *execution).is_some() {
-                            let stored = self.store.log_entries(*execution);
-                            self.server.log_next.entry(*execution).or_insert(stored);
-                            self.server.log_stored.entry(*execution).or_insert(stored);
-                        }
+            let Some(brain) = &mut self.server.brain else { return };
+            if let Input::Connect { worker, hello, .. } = &input {
+                for execution in hello.held.iter().chain(&hello.ended) {
+                    if brain.bound(*worker, *execution).is_some() {
+                        let stored = self.store.log_entries(*execution);
+                        self.server.log_next.entry(*execution).or_insert(stored);
+                        self.server.log_stored.entry(*execution).or_insert(stored);
                     }
                 }
-                _ => {}
             }
-            self.apply(input, &facts);
+            let missing = brain.missing(&input);
+            let jobs = missing.jobs.iter().filter_map(|job| self.store.latest(*job)).map(Cow::into_owned);
+            brain.learn(Facts { jobs: jobs.collect(), keys: self.store.kept.taken(&missing.keys) });
+            self.apply(input);
         }
     }
 
@@ -432,11 +427,11 @@ impl World {
         self.resolve_deferred();
         let renewed = std::mem::take(&mut self.server.heartbeats);
         for (worker, at) in renewed {
-            self.apply(Input::Heartbeat { worker, at }, &[]);
+            self.apply(Input::Heartbeat { worker, at });
         }
         if let Closing::Waits(down) = self.server.closing {
             self.server.closing = Closing::Parked(down);
-            self.apply(Input::Park { lease: self.shape.parked_lease }, &[]);
+            self.apply(Input::Park { lease: self.shape.parked_lease });
         }
         let Some(brain) = &mut self.server.brain else { return };
         let (batch, effects) = brain.turn(std::mem::take(&mut self.server.slow));
@@ -611,7 +606,7 @@ impl World {
                         self.reply(call, attempt, Reply::Brain(answer));
                     }
                 }
-                Effect::ReadReady { .. } | Effect::ReadDue { .. } => {
+                Effect::ReadReady { .. } | Effect::ReadDue { .. } | Effect::ReadDependents { .. } => {
                     let (low, high) = self.shape.disk;
                     let wait = self.dice.roll(For::Read, life, self.tickets).u64(low..=high + 3);
                     self.after(wait, Event::Read(life, effect));
@@ -632,11 +627,12 @@ impl World {
                     let welcome = Welcome { lease: self.shape.lease, heartbeat, held };
                     self.send_down(link_key(life, connection), ToWorker::Welcome(welcome));
                 }
-                Effect::Run { worker, connection, job, execution, attempt } => {
+                Effect::Run { worker, connection, job, execution, attempt, .. } => {
                     self.check_sent(worker, job, execution);
                     note!(self, "server", About::from(job), "sends {} to {worker}", run_name(execution));
                     if let Some(payload) = self.store.payloads.get(&job) {
-                        let assignment = Assignment { job, execution, attempt, spec: spec_of(payload) };
+                        let assignment =
+                            Assignment { job, execution, attempt, spec: spec_of(payload), context: Context::default() };
                         self.send_down(link_key(life, connection), ToWorker::Run(vec![assignment]));
                     }
                 }

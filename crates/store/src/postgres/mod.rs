@@ -5,7 +5,9 @@ mod read;
 mod tests;
 mod write;
 
-use crate::{Answer, Commit, Filter, Leadership, LogPosition, LogSpan, PlacedBatch, Store, StoreError, migration};
+use crate::{
+    Answer, Commit, Filter, Leadership, LogPosition, LogSpan, Page, PlacedBatch, Store, StoreError, migration,
+};
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
 use hodei_core::{
     id::{ExecutionId, JobId},
@@ -114,11 +116,11 @@ impl Store for Postgres {
         self.read(move |client| read::payloads(client, ids))
     }
 
-    fn result(&self, id: JobId) -> Answer<'_, Option<Vec<u8>>> {
-        self.read(move |client| read::result(client, id))
+    fn results(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, Vec<u8>)>> {
+        self.read(move |client| read::results(client, ids))
     }
 
-    fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>> {
+    fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Answer<'_, Page> {
         self.read(move |client| read::list(client, filter, before, limit))
     }
 

@@ -1,7 +1,7 @@
 //! The reads. Each runs on a connection of the pool, beside the writer.
 
 use crate::{
-    Filter, LogPosition, LogSpan, PlacedBatch, StoreError, newest_first,
+    Filter, LogPosition, LogSpan, Page, PlacedBatch, StoreError, newest_first,
     record::{decode, priority_number, priority_of, signed, state_number, unsigned},
 };
 use deadpool_postgres::Object;
@@ -99,12 +99,13 @@ pub async fn payloads(client: Object, ids: Vec<JobId>) -> Result<Vec<(JobId, Vec
     rows.iter().map(|row| Ok((JobId(row.try_get(0)?), row.try_get(1)?))).collect()
 }
 
-pub async fn result(client: Object, id: JobId) -> Result<Option<Vec<u8>>, StoreError> {
-    let rows = query(&client, "SELECT result FROM job_results WHERE id = $1", &[&id.0]).await?;
-    Ok(rows.first().map(|row| row.try_get(0)).transpose()?)
+pub async fn results(client: Object, ids: Vec<JobId>) -> Result<Vec<(JobId, Vec<u8>)>, StoreError> {
+    let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+    let rows = query(&client, "SELECT id, result FROM job_results WHERE id = ANY($1)", &[&ids]).await?;
+    rows.iter().map(|row| Ok((JobId(row.try_get(0)?), row.try_get(1)?))).collect()
 }
 
-pub async fn list(client: Object, filter: Filter, before: Option<JobId>, limit: usize) -> Result<Vec<Job>, StoreError> {
+pub async fn list(client: Object, filter: Filter, before: Option<JobId>, limit: usize) -> Result<Page, StoreError> {
     let before = before.map_or(Uuid::max(), |id| id.0);
     let limit_number = signed(limit as u64);
     let mut found = Vec::new();

@@ -7,7 +7,9 @@ mod read;
 mod tests;
 mod write;
 
-use crate::{Answer, Commit, Filter, Leadership, LogPosition, LogSpan, PlacedBatch, Store, StoreError, migration};
+use crate::{
+    Answer, Commit, Filter, Leadership, LogPosition, LogSpan, Page, PlacedBatch, Store, StoreError, migration,
+};
 use hodei_core::{
     id::{ExecutionId, JobId},
     job::{ClassId, Job},
@@ -95,11 +97,11 @@ impl Store for Sqlite {
         self.read(move |connection| read::payloads(connection, &ids))
     }
 
-    fn result(&self, id: JobId) -> Answer<'_, Option<Vec<u8>>> {
-        self.read(move |connection| read::result(connection, id))
+    fn results(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, Vec<u8>)>> {
+        self.read(move |connection| read::results(connection, &ids))
     }
 
-    fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>> {
+    fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Answer<'_, Page> {
         self.read(move |connection| read::list(connection, &filter, before, limit))
     }
 

@@ -2,7 +2,7 @@
 
 use super::open_connection;
 use crate::{
-    Filter, LogPosition, LogSpan, PlacedBatch, StoreError, newest_first,
+    Filter, LogPosition, LogSpan, Page, PlacedBatch, StoreError, newest_first,
     record::{decode, priority_number, priority_of, signed, state_number, unsigned},
 };
 use hodei_core::{
@@ -169,17 +169,17 @@ pub fn payloads(connection: &Connection, ids: &[JobId]) -> Result<Vec<(JobId, Ve
     Ok(payloads)
 }
 
-pub fn result(connection: &Connection, id: JobId) -> Result<Option<Vec<u8>>, StoreError> {
+pub fn results(connection: &Connection, ids: &[JobId]) -> Result<Vec<(JobId, Vec<u8>)>, StoreError> {
     let mut statement = connection.prepare_cached("SELECT result FROM job_results WHERE id = ?1")?;
-    Ok(statement.query_row((id.as_bytes(),), |row| row.get(0)).optional()?)
+    let mut found = Vec::new();
+    for id in ids {
+        let result = statement.query_row((id.as_bytes(),), |row| row.get(0)).optional()?;
+        found.extend(result.map(|result| (*id, result)));
+    }
+    Ok(found)
 }
 
-pub fn list(
-    connection: &Connection,
-    filter: &Filter,
-    before: Option<JobId>,
-    limit: usize,
-) -> Result<Vec<Job>, StoreError> {
+pub fn list(connection: &Connection, filter: &Filter, before: Option<JobId>, limit: usize) -> Result<Page, StoreError> {
     let mut found = Vec::new();
     for state in filter.walks() {
         let sql = if state.is_some() { ONE_STATE } else { ANY_STATE };

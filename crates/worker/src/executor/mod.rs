@@ -59,7 +59,7 @@ pub struct ExecutorConfig {
 #[derive(Debug)]
 pub enum ExecutorEvent {
     Started { execution: ExecutionId, at: Time },
-    Progress { execution: ExecutionId, progress: Progress },
+    Progress { execution: ExecutionId, progress: Progress, data: Option<Vec<u8>> },
     Logs(LogChunk),
     Ended(Finished),
 }

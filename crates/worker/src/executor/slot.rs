@@ -101,14 +101,7 @@ impl SlotTask {
         let execution = assignment.execution;
         let finished = match self.execute(&assignment, commands).await {
             Ok(finished) => finished,
-            Err(failure) => Finished {
-                execution,
-                outcome: Outcome::Failed(failure),
-                started_at: None,
-                finished_at: wall(),
-                log_entries: 0,
-                result: None,
-            },
+            Err(failure) => Finished::new(execution, Outcome::Failed(failure), wall()),
         };
         self.shared.release(execution, self.index);
         _ = self.shared.events.send(ExecutorEvent::Ended(finished));
@@ -285,7 +278,7 @@ impl SlotTask {
         if let End::Ended(ended) = &end {
             debug!(execution = %watch.execution, ?outcome, usage = ?ended.usage, "ended");
         }
-        Finished { execution: watch.execution, outcome, started_at, finished_at, log_entries, result }
+        Finished { started_at, log_entries, result, ..Finished::new(watch.execution, outcome, finished_at) }
     }
 }
 
@@ -374,7 +367,7 @@ impl Watch {
         if let Some(masks) = &self.masks {
             progress.message = String::from_utf8_lossy(&masks.apply(progress.message.as_bytes())).into_owned();
         }
-        _ = events.send(ExecutorEvent::Progress { execution: self.execution, progress });
+        _ = events.send(ExecutorEvent::Progress { execution: self.execution, progress, data: None });
     }
 
     fn outcome(&self, end: &End, start: &Start) -> Outcome {

@@ -91,8 +91,7 @@ impl Tasks {
 
     fn refuse(&self, execution: ExecutionId, kind: FailureKind, problem: String) {
         let outcome = Outcome::Failed(Failure::new(kind, problem));
-        let finished =
-            Finished { execution, outcome, started_at: None, finished_at: wall(), log_entries: 0, result: None };
+        let finished = Finished::new(execution, outcome, wall());
         _ = self.events.send(ExecutorEvent::Ended(finished));
     }
 
@@ -142,7 +141,7 @@ async fn execute(handler: &Handler, task: Task, events: &mpsc::UnboundedSender<E
     let work = AssertUnwindSafe(async { handler(task.clone()).await }).catch_unwind();
     let (outcome, result) = supervise(work, &task).await;
     let log_entries = task.close_log().await;
-    Finished { execution, outcome, started_at: Some(started_at), finished_at: wall(), log_entries, result }
+    Finished { started_at: Some(started_at), log_entries, result, ..Finished::new(execution, outcome, wall()) }
 }
 
 type Caught = Result<TaskResult, Box<dyn Any + Send>>;

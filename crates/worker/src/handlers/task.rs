@@ -65,7 +65,7 @@ impl Task {
         events: mpsc::UnboundedSender<ExecutorEvent>,
         log: Chunks,
     ) -> Self {
-        let Assignment { job, execution, attempt, spec } = assignment;
+        let Assignment { job, execution, attempt, spec, .. } = assignment;
         let (stop, log) = (watch::Sender::new(None), Mutex::new(log));
         Self { shared: Arc::new(Shared { job, execution, attempt, task_type, spec, masks, events, stop, log }) }
     }
@@ -112,7 +112,8 @@ impl Task {
         let basis_points = (percent.clamp(0.0, 100.0) * 100.0).round() as u16;
         let message = String::from_utf8_lossy(&self.masked(message)).into_owned();
         let progress = Progress { basis_points, message };
-        _ = self.shared.events.send(ExecutorEvent::Progress { execution: self.shared.execution, progress });
+        let execution = self.shared.execution;
+        _ = self.shared.events.send(ExecutorEvent::Progress { execution, progress, data: None });
     }
 
     /// Adds lines to the job's log. Waits while too much of it has not reached the server yet.

@@ -202,7 +202,7 @@ impl Rig {
     fn finish(&mut self, job: JobId, outcome: Outcome) {
         let Run { execution, worker } = *self.job(job).state.run().expect("an active job");
         let finished = ended(execution, outcome, self.server.now.wall);
-        self.report(worker, Report::Finished(finished)).expect("ended");
+        self.report(worker, Report::Finished(finished, Vec::new())).expect("ended");
     }
 
     fn fail(&mut self, job: JobId) {
@@ -241,5 +241,5 @@ fn registration(token: Hash, capacity: Capacity) -> Registration {
 fn ended(execution: ExecutionId, outcome: Outcome, at: Time) -> Finished {
     let never_ran = matches!(outcome, Outcome::Released | Outcome::Cancelled);
     let started_at = (!never_ran).then_some(at);
-    Finished { execution, outcome, started_at, finished_at: at, log_entries: 0, result: None }
+    Finished { started_at, ..Finished::new(execution, outcome, at) }
 }

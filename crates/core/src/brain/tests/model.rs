@@ -15,6 +15,7 @@ pub(super) struct Store {
     ready: BTreeMap<(ClassId, Priority, u64), JobId>,
     due: BTreeSet<(Time, JobId)>,
     placements: BTreeMap<BatchId, Vec<Placement>>,
+    pub kept: Kept,
 }
 
 impl Store {
@@ -34,6 +35,7 @@ impl Store {
         for id in &batch.settled {
             assert!(self.placements.remove(id).is_some(), "what is settled was kept");
         }
+        self.kept.commit(batch).expect("the brain keeps its promises");
         for worker in &batch.workers {
             self.workers.insert(worker.id, worker.clone());
         }
@@ -63,7 +65,7 @@ impl Store {
         active.sort_by_key(|job| job.id);
         let placed = self.placements.values().flatten();
         let placed: BTreeMap<JobId, Placement> = placed.map(|placement| (placement.job, *placement)).collect();
-        Loaded {
+        let mut loaded = Loaded {
             placed: placed.into_values().map(|placement| (placement, self.jobs[&placement.job].clone())).collect(),
             placed_in: self.placements.keys().copied().collect(),
             epoch: self.epoch,
@@ -73,7 +75,14 @@ impl Store {
             workers: self.workers.values().cloned().collect(),
             tokens: self.tokens.values().cloned().collect(),
             lanes: lanes.into_iter().collect(),
-        }
+            ..Loaded::default()
+        };
+        self.kept.load(&mut loaded, |id| self.jobs.get(&id).cloned());
+        loaded
+    }
+
+    fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Vec<Job> {
+        self.kept.dependents(job, after, limit).iter().map(|id| self.jobs[id].clone()).collect()
     }
 
     fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Vec<Job> {
@@ -149,12 +158,10 @@ impl Server {
 
     /// Applies an input, with the row that it names if that is not in memory.
     pub fn input(&mut self, input: Input) {
-        let named = match &input {
-            Input::Cancel { job, .. } | Input::Retry { job, .. } if !self.brain.knows(*job) => Some(*job),
-            _ => None,
-        };
-        let facts: Vec<Job> = named.and_then(|id| self.store.jobs.get(&id)).cloned().into_iter().collect();
-        self.brain.apply(input, &facts);
+        let missing = self.brain.missing(&input);
+        let jobs = missing.jobs.iter().filter_map(|id| self.store.jobs.get(id)).cloned().collect();
+        self.brain.learn(Facts { jobs, keys: self.store.kept.taken(&missing.keys) });
+        self.brain.apply(input);
     }
 
     pub fn turn(&mut self, frozen: bool) -> &(Batch, Vec<Effect>) {
@@ -169,7 +176,9 @@ impl Server {
         self.store.commit(&batch);
         self.committed = batch.number;
         self.brain.committed(&batch);
-        let is_read = |effect: &Effect| matches!(effect, Effect::ReadReady { .. } | Effect::ReadDue { .. });
+        let is_read = |effect: &Effect| {
+            matches!(effect, Effect::ReadReady { .. } | Effect::ReadDue { .. } | Effect::ReadDependents { .. })
+        };
         let (reads, others): (Vec<_>, Vec<_>) = effects.into_iter().partition(is_read);
         self.reads.extend(reads);
         self.released.extend(others);
@@ -186,6 +195,9 @@ impl Server {
                 Input::Ready { class, priority, limit, jobs: self.store.ready(class, priority, after, limit) }
             }
             Effect::ReadDue { after, limit } => Input::Due { limit, jobs: self.store.due(after, limit) },
+            Effect::ReadDependents { job, after, limit } => {
+                Input::Dependents { job, after, limit, jobs: self.store.dependents(job, after, limit) }
+            }
             other => unreachable!("{other:?} is no read"),
         };
         self.pages.push(page);
@@ -196,7 +208,7 @@ impl Server {
         if !self.pages.is_empty() {
             let at = pick % self.pages.len();
             let page = self.pages.remove(at);
-            self.brain.apply(page, &[]);
+            self.brain.apply(page);
         }
     }
 

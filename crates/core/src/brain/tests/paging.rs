@@ -18,7 +18,7 @@ fn drain(rig: &mut Rig, worker: WorkerId) -> Vec<JobId> {
         for (job, execution) in runs {
             order.push(job);
             let finished = ended(execution, Outcome::Succeeded, rig.server.now.wall);
-            rig.server.input(Input::Report { caller: None, worker, report: Report::Finished(finished) });
+            rig.server.input(Input::Report { caller: None, worker, report: Report::Finished(finished, Vec::new()) });
         }
         rig.settle();
     }

@@ -191,7 +191,7 @@ fn a_success_without_a_start_is_a_success() {
     let worker = rig.worker(1, slots(1));
     let job = rig.enqueue(spec());
     let finished = Finished { started_at: None, ..ended(rig.execution(job), Outcome::Succeeded, Time(7)) };
-    rig.tell(Input::Report { caller: None, worker, report: Report::Finished(finished) });
+    rig.tell(Input::Report { caller: None, worker, report: Report::Finished(finished, Vec::new()) });
     assert_eq!(rig.state(job), StateKind::Succeeded);
 }
 
@@ -201,7 +201,7 @@ fn the_result_is_written_with_the_end() {
     let worker = rig.worker(1, slots(1));
     let job = rig.enqueue(spec());
     let finished = Finished { result: Some(b"42".to_vec()), ..ended(rig.execution(job), Outcome::Succeeded, Time(7)) };
-    rig.server.input(Input::Report { caller: None, worker, report: Report::Finished(finished) });
+    rig.server.input(Input::Report { caller: None, worker, report: Report::Finished(finished, Vec::new()) });
     let (batch, _) = rig.server.turn(false);
     assert_eq!(batch.jobs.len(), 1);
     assert_eq!(batch.jobs[0].result.as_deref(), Some(&b"42"[..]));
@@ -214,7 +214,7 @@ fn what_a_failed_run_left_is_not_the_result() {
     let job = rig.enqueue(spec());
     let failed = Outcome::Failed(Failure::exit(1));
     let finished = Finished { result: Some(b"42".to_vec()), ..ended(rig.execution(job), failed, Time(7)) };
-    rig.server.input(Input::Report { caller: None, worker, report: Report::Finished(finished) });
+    rig.server.input(Input::Report { caller: None, worker, report: Report::Finished(finished, Vec::new()) });
     let (batch, _) = rig.server.turn(false);
     assert_eq!(batch.jobs.len(), 1);
     assert_eq!(batch.jobs[0].result, None);

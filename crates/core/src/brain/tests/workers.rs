@@ -130,15 +130,15 @@ fn a_stale_execution_changes_nothing() {
         let stale = Err(Refusal::Illegal(IllegalEvent::Stale(execution)));
         let progress = Progress::default();
         assert_eq!(rig.report(from, Report::Started { execution, at: Time(1) }), stale);
-        assert_eq!(rig.report(from, Report::Progress { execution, progress }), stale);
+        assert_eq!(rig.report(from, Report::Progress { execution, progress, data: None }), stale);
         let finished = ended(execution, Outcome::Succeeded, Time(1));
-        assert_eq!(rig.report(from, Report::Finished(finished)), stale);
+        assert_eq!(rig.report(from, Report::Finished(finished, Vec::new())), stale);
     }
     assert_eq!(rig.job(job), before);
     // On the stream a stale result is acknowledged, so that its worker can forget it.
     rig.news();
     let finished = ended(old, Outcome::Succeeded, Time(1));
-    rig.tell(Input::Report { caller: None, worker, report: Report::Finished(finished) });
+    rig.tell(Input::Report { caller: None, worker, report: Report::Finished(finished, Vec::new()) });
     assert_eq!(rig.news(), [Effect::Acked { worker, connection: Connection(1), execution: old }]);
     assert_eq!(rig.job(job), before);
 }

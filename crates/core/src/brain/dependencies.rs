@@ -1,0 +1,252 @@
+//! Jobs that wait for others.
+//!
+//! A waiting job knows how many of those it depends on have not succeeded; who waits for whom is in the store, as edges.
+//! When a job ends, those that wait for it are told: at once, in the commit of its end, when they are in memory, and
+//! otherwise page by page behind a durable mark, so that a crash in between neither loses nor repeats a word of it.
+
+use super::{Brain, Edge, Effect, Entry, NewJob, Refusal, Settling, pages::Source};
+use crate::{
+    id::{IdMap, IdSet, JobId},
+    job::Job,
+    spec::{JobSpec, OnDependencyFailure},
+    state::{Event, State, StateKind},
+};
+
+/// Waiting jobs that are kept in memory, so that no page need be read for them.
+const IN_MEMORY: usize = 100_000;
+
+#[derive(Debug, Default)]
+pub(super) struct Dependencies {
+    /// Of jobs all whose dependents are in memory, these dependents.
+    known: IdMap<JobId, Vec<JobId>>,
+    /// How many they are together.
+    edges: usize,
+    /// How often each job is one of them.
+    held: IdMap<JobId, u32>,
+    /// Jobs whose dependents are being read and told, and up to which that is done.
+    settling: IdMap<JobId, Option<JobId>>,
+    /// Ends that are to be told in this turn.
+    ended: Vec<JobId>,
+    new: Vec<Edge>,
+    dropped: Vec<Edge>,
+    marks: Vec<Settling>,
+    told: Vec<JobId>,
+}
+
+/// What a batch must hold of them.
+pub(super) struct Written {
+    pub edges: Vec<Edge>,
+    pub dropped_edges: Vec<Edge>,
+    pub settling: Vec<Settling>,
+    pub told: Vec<JobId>,
+}
+
+impl Dependencies {
+    pub fn take(&mut self) -> Written {
+        Written {
+            edges: std::mem::take(&mut self.new),
+            dropped_edges: std::mem::take(&mut self.dropped),
+            settling: std::mem::take(&mut self.marks),
+            told: std::mem::take(&mut self.told),
+        }
+    }
+
+    /// Whether a job must stay in memory because of those it depends on, or that depend on it.
+    pub fn needs(&self, job: JobId) -> bool {
+        self.held.contains_key(&job) || self.settling.contains_key(&job)
+    }
+
+    fn remember(&mut self, edge: Edge) {
+        self.known.entry(edge.dependency).or_default().push(edge.dependent);
+        self.edges += 1;
+        *self.held.entry(edge.dependent).or_default() += 1;
+    }
+
+    /// From now on only the store knows who waits for this job. Returns those that may leave memory.
+    fn forget(&mut self, job: JobId) -> Vec<JobId> {
+        let dependents = self.known.remove(&job).unwrap_or_default();
+        self.edges -= dependents.len();
+        for dependent in &dependents {
+            if let Some(held) = self.held.get_mut(dependent) {
+                *held -= 1;
+                if *held == 0 {
+                    self.held.remove(dependent);
+                }
+            }
+        }
+        dependents
+    }
+}
+
+impl Brain {
+    /// Whether all that these jobs depend on exists.
+    pub(super) fn check_dependencies(&self, jobs: &[NewJob]) -> Result<(), Refusal> {
+        if jobs.iter().all(|job| job.spec.depends_on.is_empty()) {
+            return Ok(());
+        }
+        let new: IdSet<JobId> = jobs.iter().map(|job| job.id).collect();
+        let mut named = jobs.iter().flat_map(|job| &job.spec.depends_on);
+        match named.find(|id| !new.contains(id) && !self.knows(**id)) {
+            Some(unknown) => Err(Refusal::NoSuchDependency(*unknown)),
+            None => Ok(()),
+        }
+    }
+
+    /// The first state of a job whose dependencies are all in memory, and its edges.
+    pub(super) fn link(&mut self, id: JobId, spec: &JobSpec, plain: State) -> (State, u32) {
+        if spec.depends_on.is_empty() {
+            return (plain, 0);
+        }
+        let (mut waiting_on, mut failed) = (0, None);
+        for dependency in &spec.depends_on {
+            let Some(state) = self.jobs.get(dependency).map(|entry| entry.job.state.kind()) else { continue };
+            let is_over = state.is_finished() && state != StateKind::Succeeded;
+            if state == StateKind::Succeeded || (is_over && spec.on_dependency_failure == OnDependencyFailure::Run) {
+                continue;
+            }
+            waiting_on += 1;
+            if is_over && spec.on_dependency_failure == OnDependencyFailure::Cancel {
+                failed = Some((*dependency, state));
+            }
+            self.add_edge(Edge { dependency: *dependency, dependent: id });
+        }
+        let state = match (waiting_on, failed) {
+            (0, _) => plain,
+            (_, None) => State::Waiting { since: self.now },
+            (_, Some((dependency, state))) => {
+                let waiting = State::Waiting { since: self.now };
+                waiting.next(&Event::Cancel(because(dependency, state)), self.now).unwrap_or(waiting)
+            }
+        };
+        (state, waiting_on)
+    }
+
+    fn add_edge(&mut self, edge: Edge) {
+        let dependency = edge.dependency;
+        let Some(entry) = self.jobs.get_mut(&dependency) else { return };
+        let first = !entry.job.extra.as_ref().is_some_and(|extra| extra.has_dependents);
+        if first {
+            entry.job.extra_mut().has_dependents = true;
+            self.mark(dependency);
+        }
+        let complete = first || self.dependencies.known.contains_key(&dependency);
+        if complete && self.dependencies.edges < IN_MEMORY {
+            self.dependencies.remember(edge);
+        } else {
+            self.leaving.extend(self.dependencies.forget(dependency));
+        }
+        self.dependencies.new.push(edge);
+    }
+
+    /// A job with dependents has ended: they will be told in this turn.
+    pub(super) fn note_end(&mut self, job: JobId) {
+        self.dependencies.ended.push(job);
+    }
+
+    /// Tells dependents of all ends of this turn, and of the ends that follow from that.
+    pub(super) fn tell_dependents(&mut self) {
+        while let Some(id) = self.dependencies.ended.pop() {
+            if self.dependencies.known.contains_key(&id) {
+                let dependents = self.dependencies.forget(id);
+                dependents.iter().for_each(|dependent| self.tell(id, *dependent));
+                self.leaving.extend(dependents);
+            } else {
+                self.dependencies.settling.insert(id, None);
+                self.dependencies.marks.push(Settling { job: id, told: None });
+                self.read_dependents(id, None);
+            }
+        }
+    }
+
+    /// An earlier leader ended before it had told everybody of this end.
+    pub(super) fn go_on_telling(&mut self, mark: Settling, job: Job) {
+        self.jobs.entry(mark.job).or_insert_with(|| Entry::stored(job));
+        self.dependencies.settling.insert(mark.job, mark.told);
+        self.read_dependents(mark.job, mark.told);
+    }
+
+    fn state_kind(&self, id: JobId) -> Option<StateKind> {
+        self.jobs.get(&id).map(|entry| entry.job.state.kind())
+    }
+
+    pub(super) fn read_dependents(&mut self, job: JobId, after: Option<JobId>) {
+        self.reads.asked(Source::Dependents(job), self.batch);
+        self.effects.push(Effect::ReadDependents { job, after, limit: self.config.window });
+    }
+
+    /// A page of those that wait for a job whose end is being told. One that was asked for a former end is left unread:
+    /// another is on its way.
+    pub(super) fn take_dependents(&mut self, id: JobId, after: Option<JobId>, limit: usize, found: Vec<Job>) {
+        let believed = self.believed(Source::Dependents(id), &found);
+        let Some(told) = self.dependencies.settling.get(&id).copied().filter(|told| *told == after) else { return };
+        // It was sent for again meanwhile: whoever has not heard of its former end waits for the next.
+        let over = self.state_kind(id).is_some_and(StateKind::is_finished);
+        let all = !over || (believed == found.len() && found.len() < limit);
+        let mut last = told;
+        for job in found.into_iter().take(believed) {
+            last = Some(job.id);
+            self.leaving.push(job.id);
+            let dependent = self.jobs.entry(job.id).or_insert_with(|| Entry::stored(job)).job.id;
+            self.tell(id, dependent);
+        }
+        if all {
+            self.dependencies.settling.remove(&id);
+            self.dependencies.told.push(id);
+            self.leaving.push(id);
+        } else {
+            self.dependencies.settling.insert(id, last);
+            self.dependencies.marks.push(Settling { job: id, told: last });
+            self.read_dependents(id, last);
+        }
+    }
+
+    /// `dependent` hears that `id`, which it depends on, has ended.
+    fn tell(&mut self, id: JobId, dependent: JobId) {
+        let Some(state) = self.state_kind(id).filter(|state| state.is_finished()) else { return };
+        let Some(entry) = self.jobs.get_mut(&dependent) else { return };
+        let Some(extra) = entry.job.extra.as_mut() else { return };
+        let done = match (state, extra.on_dependency_failure) {
+            (StateKind::Succeeded, _) | (_, OnDependencyFailure::Run) => true,
+            (_, OnDependencyFailure::Wait) => return,
+            (_, OnDependencyFailure::Cancel) => false,
+        };
+        let waiting = matches!(entry.job.state, State::Waiting { .. });
+        if !done {
+            if waiting {
+                let cancelled = self.step(dependent, &Event::Cancel(because(id, state)));
+                debug_assert!(cancelled.is_ok(), "{cancelled:?}");
+            }
+            return;
+        }
+        extra.waiting_on = extra.waiting_on.saturating_sub(1);
+        let (left, not_before) = (extra.waiting_on, extra.not_before);
+        if state != StateKind::Succeeded {
+            // It may be replayed and succeed: that must not count a second time.
+            self.dependencies.dropped.push(Edge { dependency: id, dependent });
+        }
+        self.mark(dependent);
+        if left == 0 && waiting {
+            let released = self.step(dependent, &Event::Satisfied(not_before));
+            debug_assert!(released.is_ok(), "{released:?}");
+        }
+    }
+}
+
+fn because(dependency: JobId, state: StateKind) -> String {
+    format!(
+        "{dependency}, which it depends on, has {}",
+        match state {
+            StateKind::Failed => "failed",
+            StateKind::TimedOut => "timed out",
+            _ => "been cancelled",
+        }
+    )
+}
+
+/// What a waiting job waits for, in words.
+pub(super) fn waits_for(job: &Job) -> String {
+    match job.extra.as_ref().map_or(0, |extra| extra.waiting_on) {
+        1 => "waits for 1 job that it depends on".into(),
+        n => format!("waits for {n} jobs that it depends on"),
+    }
+}

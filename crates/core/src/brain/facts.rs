@@ -1,0 +1,68 @@
+//! What an input names and memory does not hold: it is read from the store before the input is applied.
+
+use super::{Brain, Entry, Input, NewJob, Report};
+use crate::{
+    id::{IdSet, JobId},
+    job::Job,
+};
+use std::{collections::HashMap, sync::Arc};
+
+/// What must be read before an input can be applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    pub jobs: Vec<JobId>,
+    /// Idempotency keys.
+    pub keys: Vec<Arc<str>>,
+}
+
+/// What was read, while nothing was on its way to the store.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    pub jobs: Vec<Job>,
+    /// Of the keys that were asked for, those that are taken.
+    pub keys: HashMap<Arc<str>, JobId>,
+}
+
+impl Missing {
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty() && self.keys.is_empty()
+    }
+}
+
+impl Brain {
+    /// What `input` names and is not in memory. When this is empty it can be applied at once.
+    pub fn missing(&self, input: &Input) -> Missing {
+        let mut missing = Missing::default();
+        match input {
+            Input::Cancel { job, .. } | Input::Retry { job, .. } | Input::Resume { job, .. } => {
+                missing.jobs.extend((!self.knows(*job)).then_some(*job));
+            }
+            Input::Many { jobs, .. } => missing.jobs.extend(jobs.iter().filter(|job| !self.knows(**job))),
+            Input::Enqueue { jobs, .. } | Input::Report { report: Report::Finished(_, jobs), .. } => {
+                self.missing_of(jobs, &mut missing);
+            }
+            _ => {}
+        }
+        missing
+    }
+
+    fn missing_of(&self, jobs: &[NewJob], missing: &mut Missing) {
+        let linked = |job: &NewJob| !job.spec.depends_on.is_empty() || job.spec.idempotency_key.is_some();
+        if !jobs.iter().any(linked) {
+            return;
+        }
+        let new: IdSet<JobId> = jobs.iter().map(|job| job.id).collect();
+        let named: IdSet<JobId> = jobs.iter().flat_map(|job| job.spec.depends_on.iter().copied()).collect();
+        missing.jobs.extend(named.into_iter().filter(|id| !new.contains(id) && !self.knows(*id)));
+        missing.keys.extend(jobs.iter().filter_map(|job| job.spec.idempotency_key.as_deref()).map(Arc::from));
+    }
+
+    /// Takes in what was read, until the turn that uses it is durable.
+    pub fn learn(&mut self, facts: Facts) {
+        for job in facts.jobs {
+            self.leaving.push(job.id);
+            self.jobs.entry(job.id).or_insert_with(|| Entry::stored(job));
+        }
+        self.keys.extend(facts.keys);
+    }
+}

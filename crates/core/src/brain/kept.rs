@@ -1,0 +1,93 @@
+//! A store's share of the bargain, in memory, for tests and the simulation: all that batches hold besides the rows of jobs,
+//! placements, workers and tokens.
+
+use super::{Batch, Edge, Loaded, ScheduledJob, Settling};
+use crate::{
+    dead_letter::DeadLetter,
+    id::{DeliveryId, JobId, ScheduleId},
+    job::Job,
+    queue::QueueRecord,
+    schedule::ScheduleRecord,
+    state::StateKind,
+    webhook::Delivery,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    pub edges: BTreeSet<Edge>,
+    pub settling: BTreeMap<JobId, Option<JobId>>,
+    pub keys: BTreeMap<Arc<str>, JobId>,
+    pub queues: BTreeMap<Arc<str>, QueueRecord>,
+    pub counts: BTreeMap<(Arc<str>, StateKind), i64>,
+    pub schedules: BTreeMap<ScheduleId, (ScheduleRecord, ScheduledJob)>,
+    pub dead_letters: BTreeMap<JobId, DeadLetter>,
+    pub deliveries: BTreeMap<DeliveryId, Delivery>,
+}
+
+impl Kept {
+    /// Takes in a batch; an error is a broken promise of the brain.
+    pub fn commit(&mut self, batch: &Batch) -> Result<(), String> {
+        for edge in &batch.edges {
+            if !self.edges.insert(*edge) {
+                return Err(format!("{edge:?} is new twice"));
+            }
+        }
+        batch.dropped_edges.iter().for_each(|edge| _ = self.edges.remove(edge));
+        self.settling.extend(batch.settling.iter().map(|mark| (mark.job, mark.told)));
+        batch.told.iter().for_each(|job| _ = self.settling.remove(job));
+        for (key, job) in &batch.keys {
+            if let Some(first) = self.keys.insert(Arc::clone(key), *job) {
+                return Err(format!("{first} and {job} have the key {key}"));
+            }
+        }
+        self.queues.extend(batch.queues.iter().map(|queue| (Arc::clone(&queue.name), queue.clone())));
+        for (queue, state, by) in &batch.counts {
+            let count = self.counts.entry((Arc::clone(queue), *state)).or_default();
+            *count += by;
+            if *count < 0 {
+                return Err(format!("{queue} has {count} {} jobs", state.name()));
+            }
+        }
+        for write in &batch.schedules {
+            let old = self.schedules.get(&write.record.id).map(|(_, job)| job.clone());
+            let job = write.job.clone().or(old).ok_or("the first write of a schedule has no job")?;
+            self.schedules.insert(write.record.id, (write.record.clone(), job));
+        }
+        batch.dropped_schedules.iter().for_each(|id| _ = self.schedules.remove(id));
+        batch.dropped_dead_letters.iter().for_each(|(job, _)| _ = self.dead_letters.remove(job));
+        self.dead_letters.extend(batch.dead_letters.iter().map(|letter| (letter.job, letter.clone())));
+        self.deliveries.extend(batch.deliveries.iter().map(|delivery| (delivery.id, delivery.clone())));
+        for job in &batch.forgotten {
+            self.edges.retain(|edge| edge.dependency != *job && edge.dependent != *job);
+            self.keys.retain(|_, owner| owner != job);
+            self.dead_letters.remove(job);
+        }
+        Ok(())
+    }
+
+    /// What a new leader reads of it. `job` finds the row of a job.
+    pub fn load(&self, loaded: &mut Loaded, job: impl Fn(JobId) -> Option<Job>) {
+        loaded.queues = self.queues.values().cloned().collect();
+        let counted = self.counts.iter().filter(|(_, count)| **count > 0);
+        let count =
+            |((queue, state), count): (&(Arc<str>, StateKind), &i64)| (Arc::clone(queue), *state, *count as u64);
+        loaded.counts = counted.map(count).collect();
+        loaded.schedules = self.schedules.values().cloned().collect();
+        let mark = |(id, told): (&JobId, &Option<JobId>)| Some((Settling { job: *id, told: *told }, job(*id)?));
+        loaded.settling = self.settling.iter().filter_map(mark).collect();
+    }
+
+    /// Jobs that depend on this one, in the order of their ids.
+    pub fn dependents(&self, dependency: JobId, after: Option<JobId>, limit: usize) -> Vec<JobId> {
+        let of_it = self.edges.iter().filter(|edge| edge.dependency == dependency).map(|edge| edge.dependent);
+        of_it.filter(|dependent| Some(*dependent) > after).take(limit).collect()
+    }
+
+    pub fn taken(&self, keys: &[Arc<str>]) -> HashMap<Arc<str>, JobId> {
+        keys.iter().filter_map(|key| Some((Arc::clone(key), *self.keys.get(key)?))).collect()
+    }
+}

@@ -1,0 +1,49 @@
+//! What a commit changed, in order: the source of all event streams.
+
+use crate::{
+    id::{JobId, ScheduleId, WorkerId},
+    state::StateKind,
+    time::Time,
+    worker::WorkerState,
+};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// One thing that changed, and what it went through in this commit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    Job { id: JobId, steps: Vec<JobStep> },
+    Worker { id: WorkerId, state: WorkerState, at: Time },
+    Schedule { id: ScheduleId, what: ScheduleChange, at: Time },
+    Queue { name: Arc<str>, what: QueueChange, at: Time },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobStep {
+    pub state: StateKind,
+    pub attempt: u32,
+    pub at: Time,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScheduleChange {
+    Created,
+    Updated,
+    Deleted,
+    Enabled,
+    Disabled,
+    Fired,
+    Skipped,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum QueueChange {
+    Paused,
+    Resumed,
+    Configured,
+}
+
+/// The place of a commit among all commits that changed something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct JournalId(pub u64);

@@ -1,0 +1,102 @@
+//! What callers can do, whichever door they come through: [`crate::grpc`] and the others say the same things in their own
+//! words.
+
+mod jobs;
+
+pub use jobs::Submitted;
+
+use crate::engine::{CallError, Engine};
+use hodei_core::{brain::Refusal, spec::Invalid};
+use hodei_store::StoreError;
+use thiserror::Error;
+
+/// Everything that can be asked of a server. Cheap to clone.
+#[derive(Clone)]
+pub struct Calls {
+    pub engine: Engine,
+}
+
+/// Why a call was not done.
+#[derive(Debug, Error)]
+pub enum Problem {
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    #[error("{0}")]
+    NotFound(String),
+    #[error("{0}")]
+    Exists(String),
+    /// It makes no sense as things are now.
+    #[error("{0}")]
+    Precondition(String),
+    #[error("{0}")]
+    Unauthenticated(String),
+    #[error("{0}")]
+    Exhausted(String),
+    /// Asking again later may help.
+    #[error("{0}")]
+    Unavailable(String),
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl From<CallError> for Problem {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Unavailable(why) => Problem::Unavailable(why),
+            CallError::Refused(refusal) => refusal.into(),
+        }
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let said = refusal.to_string();
+        match refusal {
+            Refusal::NoSuchJob(_) | Refusal::NoSuchWorker(_) | Refusal::NoSuchSchedule => Problem::NotFound(said),
+            Refusal::Illegal(_) => Problem::Precondition(said),
+            Refusal::Token(_) => Problem::Unauthenticated(said),
+            Refusal::NoSuchDependency(id) => {
+                Problem::Invalid(Invalid::new("depends_on", format!("there is no job {id}")))
+            }
+            Refusal::DependsOnExisting(id) => Problem::Invalid(Invalid::new(
+                "depends_on",
+                format!("{id} was there already under its idempotency key; name it by its id"),
+            )),
+            Refusal::ScheduleExists(_) => Problem::Exists(said),
+            Refusal::TooManySchedules(_) | Refusal::TooManyQueues(_) | Refusal::TooManyClasses(_) => {
+                Problem::Exhausted(said)
+            }
+        }
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Broken(_) => Problem::Internal(error.to_string()),
+            _ => Problem::Unavailable(error.to_string()),
+        }
+    }
+}
+
+/// The size of a page: `asked`, or the default when it is zero.
+pub fn page_size(asked: i32, default: usize, max: usize) -> Result<usize, Invalid> {
+    match usize::try_from(asked) {
+        Ok(0) => Ok(default),
+        Ok(size) if size <= max => Ok(size),
+        _ => Err(Invalid::new("page_size", format!("must be between 1 and {max}"))),
+    }
+}
+
+pub fn is_json(text: &[u8]) -> bool {
+    serde_json::from_slice::<serde::de::IgnoredAny>(text).is_ok()
+}
+
+/// One line for people, such as a reason.
+fn one_line(field: &str, text: &str) -> Result<(), Invalid> {
+    const LONGEST: usize = 1024;
+    match text.len() > LONGEST || text.chars().any(char::is_control) {
+        true => Err(Invalid::new(field, format!("must be one line of at most {LONGEST} bytes"))),
+        false => Ok(()),
+    }
+}

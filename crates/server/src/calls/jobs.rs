@@ -1,0 +1,246 @@
+//! Jobs: submitting, looking, cancelling, retrying, resuming.
+
+use super::{Calls, Problem, is_json, one_line};
+use hodei_api::{convert, v1};
+use hodei_core::{
+    brain::{Answer, Input, ManyJobs, NewJob},
+    id::JobId,
+    job::Job,
+    spec::{Invalid, Work},
+    state::StateKind,
+};
+use hodei_store::{Filter, Page};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+use uuid::Uuid;
+
+const MAX_JOBS: usize = 10_000;
+/// Jobs that are cancelled in one step.
+const STEP: usize = 1000;
+
+/// A job that was submitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Submitted {
+    pub id: JobId,
+    /// It was there already, by its idempotency key.
+    pub existed: bool,
+}
+
+impl Calls {
+    pub async fn submit_one(&self, spec: v1::JobSpec) -> Result<Submitted, Problem> {
+        let job = self.checked(spec).map_err(|bad| bad.within("job"))?;
+        let submitted = self.enqueue(vec![job]).await?;
+        submitted.into_iter().next().ok_or_else(|| Problem::Internal("nothing was submitted".into()))
+    }
+
+    /// Stores all or none. They may depend on each other by their local names.
+    pub async fn submit(&self, specs: Vec<v1::JobSpec>) -> Result<Vec<Submitted>, Problem> {
+        if specs.is_empty() || specs.len() > MAX_JOBS {
+            let problem = format!("has {} jobs; it must have between 1 and {MAX_JOBS}", specs.len());
+            return Err(Invalid::new("jobs", problem).into());
+        }
+        let jobs = self.checked_all(specs, "jobs")?;
+        self.enqueue(jobs).await
+    }
+
+    async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Submitted>, Problem> {
+        let weight = jobs.iter().map(|job| 512 + job.payload.len()).sum();
+        let mut submitted: Vec<_> = jobs.iter().map(|job| Submitted { id: job.id, existed: false }).collect();
+        if let Answer::Existed(places) = self.engine.call(weight, |caller| Input::Enqueue { caller, jobs }).await? {
+            for (place, id) in places {
+                submitted[place] = Submitted { id, existed: true };
+            }
+        }
+        Ok(submitted)
+    }
+
+    /// A job by itself: what it depends on is named by ids.
+    pub fn checked(&self, mut spec: v1::JobSpec) -> Result<NewJob, Invalid> {
+        let payload = convert::payload_of(&mut spec);
+        let spec = convert::spec_from_wire(spec)?;
+        if let Work::Task { payload, .. } = &spec.work
+            && !is_json(payload)
+        {
+            return Err(Invalid::new("work.task.payload", "must be JSON"));
+        }
+        if !spec.data.is_empty() && !is_json(&spec.data) {
+            return Err(Invalid::new("data", "must be JSON"));
+        }
+        spec.validate(&self.engine.shared().options.limits)?;
+        Ok(NewJob { id: JobId(Uuid::now_v7()), spec, payload })
+    }
+
+    /// Jobs that come together: local names become ids.
+    pub fn checked_all(&self, mut specs: Vec<v1::JobSpec>, field: &str) -> Result<Vec<NewJob>, Invalid> {
+        let named = specs.iter().any(|spec| !spec.local_name.is_empty());
+        let within = |i: usize| move |bad: Invalid| bad.within(&format!("{field}[{i}]"));
+        if !named {
+            let jobs = specs.into_iter().enumerate();
+            return jobs.map(|(i, spec)| self.checked(spec).map_err(within(i))).collect();
+        }
+        let mut ids: HashMap<String, (usize, JobId)> = HashMap::new();
+        for (i, spec) in specs.iter().enumerate().filter(|(_, spec)| !spec.local_name.is_empty()) {
+            if ids.insert(spec.local_name.clone(), (i, JobId(Uuid::now_v7()))).is_some() {
+                let problem = format!("'{}' is the name of another job, too", spec.local_name);
+                return Err(within(i)(Invalid::new("local_name", problem)));
+            }
+        }
+        no_cycle(&specs, &ids).map_err(|(i, bad)| within(i)(bad))?;
+        for spec in &mut specs {
+            for name in &mut spec.depends_on {
+                if let Some((_, id)) = ids.get(name) {
+                    *name = id.to_string();
+                }
+            }
+        }
+        let local: Vec<Option<JobId>> = specs.iter().map(|spec| ids.get(&spec.local_name).map(|(_, id)| *id)).collect();
+        let jobs = specs.into_iter().zip(local).enumerate();
+        let checked = jobs.map(|(i, (spec, local))| {
+            let job = self.checked(spec).map_err(within(i))?;
+            Ok(NewJob { id: local.unwrap_or(job.id), ..job })
+        });
+        checked.collect()
+    }
+
+    pub async fn find(&self, id: JobId) -> Result<Job, Problem> {
+        let found = self.engine.shared().store.jobs(vec![id]).await?;
+        let job = found.into_iter().next().ok_or_else(|| Problem::NotFound(format!("there is no job {id}")))?;
+        if job.state.kind() != StateKind::Pending {
+            return Ok(job);
+        }
+        // Its row may be behind.
+        let placed = self.engine.ask(move |brain| brain.placed(id).cloned()).await?;
+        Ok(placed.unwrap_or(job))
+    }
+
+    /// A job with its payload, its result, its data and the reason why it waits.
+    pub async fn whole(&self, job: Job) -> Result<v1::Job, Problem> {
+        let (store, id) = (&self.engine.shared().store, job.id);
+        let payload = store.payloads(vec![id]).await?.into_iter().next().map(|(_, bytes)| bytes);
+        let result = store.results(vec![id]).await?.into_iter().next().map(|(_, bytes)| bytes);
+        let has_data = job.extra.as_ref().is_some_and(|extra| extra.has_data);
+        let data = if has_data { store.data(vec![id]).await? } else { Vec::new() };
+        let data = data.into_iter().next().and_then(|found| found.data);
+        let reason = match job.state.kind().is_finished() {
+            true => String::new(),
+            false => {
+                let waiting = job.clone();
+                self.engine.ask(move |brain| brain.waiting_reason(&waiting)).await?
+            }
+        };
+        Ok(convert::job_to_wire(&job, convert::Stored { payload, result, data }, reason))
+    }
+
+    pub async fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Result<Page, Problem> {
+        Ok(self.engine.shared().store.list(filter, before, limit).await?)
+    }
+
+    pub async fn cancel(&self, job: JobId, reason: String) -> Result<StateKind, Problem> {
+        one_line("reason", &reason)?;
+        state(self.engine.call(0, |caller| Input::Cancel { caller, job, reason }).await?)
+    }
+
+    pub async fn retry(&self, job: JobId) -> Result<StateKind, Problem> {
+        state(self.engine.call(0, |caller| Input::Retry { caller, job }).await?)
+    }
+
+    pub async fn resume(&self, job: JobId, payload: Vec<u8>) -> Result<StateKind, Problem> {
+        let payload: Arc<[u8]> = if payload.is_empty() { Arc::from(*b"null") } else { payload.into() };
+        if !is_json(&payload) || payload.len() > convert::MAX_RESULT {
+            let problem = format!("must be JSON of at most {} bytes", convert::MAX_RESULT);
+            return Err(Invalid::new("payload", problem).into());
+        }
+        state(self.engine.call(payload.len(), |caller| Input::Resume { caller, job, payload }).await?)
+    }
+
+    /// Cancels every job that matches and is not finished, in steps, and returns how many.
+    pub async fn cancel_all(&self, filter: Filter, reason: String) -> Result<u64, Problem> {
+        one_line("reason", &reason)?;
+        let live = StateKind::ALL.into_iter().filter(|kind| !kind.is_finished());
+        let wanted = |kind: &StateKind| filter.states.is_empty() || filter.states.contains(kind);
+        let states: Vec<StateKind> = live.filter(wanted).collect();
+        if states.is_empty() {
+            return Ok(0);
+        }
+        let filter = Filter { states, ..filter };
+        let (mut cancelled, mut before) = (0, None);
+        loop {
+            let Page { jobs, next } = self.list(filter.clone(), before, STEP).await?;
+            let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+            cancelled += self.many(ids, ManyJobs::Cancel { reason: reason.clone() }).await?;
+            before = next;
+            if before.is_none() {
+                return Ok(cancelled);
+            }
+        }
+    }
+
+    /// Does the same to many jobs, and returns for how many it made sense.
+    pub async fn many(&self, jobs: Vec<JobId>, what: ManyJobs) -> Result<u64, Problem> {
+        if jobs.is_empty() {
+            return Ok(0);
+        }
+        match self.engine.call(16 * jobs.len(), |caller| Input::Many { caller, jobs, what }).await? {
+            Answer::Count(count) => Ok(count),
+            _ => Ok(0),
+        }
+    }
+}
+
+fn state(answer: Answer) -> Result<StateKind, Problem> {
+    match answer {
+        Answer::State(kind) => Ok(kind),
+        _ => Err(Problem::Internal("the brain answered something else".into())),
+    }
+}
+
+/// Whether the jobs can be put in an order in which each comes after those it depends on. If not, one that is on a cycle.
+fn no_cycle(specs: &[v1::JobSpec], ids: &HashMap<String, (usize, JobId)>) -> Result<(), (usize, Invalid)> {
+    let local = |spec: &v1::JobSpec| -> HashSet<usize> {
+        spec.depends_on.iter().filter_map(|name| ids.get(name)).map(|(place, _)| *place).collect()
+    };
+    let mut open: Vec<usize> = Vec::with_capacity(specs.len());
+    let mut waiting: Vec<Vec<usize>> = vec![Vec::new(); specs.len()];
+    let mut free = Vec::new();
+    for (i, spec) in specs.iter().enumerate() {
+        let before = local(spec);
+        before.iter().for_each(|dependency| waiting[*dependency].push(i));
+        open.push(before.len());
+        if before.is_empty() {
+            free.push(i);
+        }
+    }
+    let mut done = 0;
+    while let Some(i) = free.pop() {
+        done += 1;
+        for dependent in std::mem::take(&mut waiting[i]) {
+            open[dependent] -= 1;
+            if open[dependent] == 0 {
+                free.push(dependent);
+            }
+        }
+    }
+    if done == specs.len() {
+        return Ok(());
+    }
+    let i = on_a_cycle(specs, ids, &open);
+    let name = &specs[i].local_name;
+    let problem = match specs[i].depends_on.contains(name) {
+        true => format!("'{name}' depends on itself"),
+        false => format!("'{name}' depends on itself through others; break the cycle"),
+    };
+    Err((i, Invalid::new("depends_on", problem)))
+}
+
+/// Walks back from any job that was never free until it meets one a second time.
+fn on_a_cycle(specs: &[v1::JobSpec], ids: &HashMap<String, (usize, JobId)>, open: &[usize]) -> usize {
+    let mut seen = HashSet::new();
+    let mut at = open.iter().position(|open| *open > 0).unwrap_or(0);
+    while seen.insert(at) {
+        let stuck = specs[at].depends_on.iter().filter_map(|name| ids.get(name)).find(|(place, _)| open[*place] > 0);
+        at = stuck.map_or(at, |(place, _)| *place);
+    }
+    at
+}
