@@ -57,7 +57,8 @@ pub async fn list(
     let mut page_token = String::new();
     while jobs.len() < limit as usize {
         let page_size = i32::try_from((limit as usize - jobs.len()).min(1000)).unwrap_or(1000);
-        let request = v1::ListJobsRequest { states: states.clone(), queue: queue.clone(), page_size, page_token };
+        let request =
+            v1::ListJobsRequest { states: states.clone(), queue: queue.clone(), page_size, page_token, filter: None };
         let page = client.jobs().list_jobs(request).await.map_err(|status| explain(&status))?.into_inner();
         jobs.extend(page.jobs);
         page_token = page.next_page_token;

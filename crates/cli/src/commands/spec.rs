@@ -48,8 +48,10 @@ pub fn build(args: JobArgs, local: bool, attempts: Option<i32>) -> Result<v1::Jo
             queue_ms: ms(args.queue_timeout),
             run_ms: ms(args.timeout),
             kill_grace_ms: ms(args.kill_grace),
+            ..v1::Timeouts::default()
         }),
         run_at_ms: args.delay.map_or(0, |delay| now_ms().saturating_add(signed(delay.0))),
+        ..v1::JobSpec::default()
     })
 }
 
