@@ -4,7 +4,7 @@ use hodei_api::logs::Chunk;
 use hodei_core::{
     id::{ExecutionId, JobId, WorkerId},
     job::Progress,
-    protocol::{Assignment, Finished, StopReason},
+    protocol::{Assignment, Context, Finished, StopReason},
     spec::{JobSpec, Requirements, Secret, Work},
     state::{Failure, FailureKind, Outcome},
     time::Millis,
@@ -185,7 +185,8 @@ impl Rig {
     fn run(&mut self, spec: JobSpec) -> ExecutionId {
         let execution = ExecutionId(Uuid::new_v4());
         self.seen.insert(execution, Seen::default());
-        self.executor.run(Assignment { job: JobId(Uuid::new_v4()), execution, attempt: 3, spec: Arc::new(spec) });
+        let (job, spec, context) = (JobId(Uuid::new_v4()), Arc::new(spec), Context::default());
+        self.executor.run(Assignment { job, execution, attempt: 3, spec, context });
         execution
     }
 
