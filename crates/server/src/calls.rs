@@ -1,7 +1,9 @@
 //! What callers can do, whichever door they come through: [`crate::grpc`] and the others say the same things in their own
 //! words.
 
+mod dead_letters;
 mod jobs;
+mod queues;
 
 pub use jobs::Submitted;
 
@@ -32,6 +34,9 @@ pub enum Problem {
     Unauthenticated(String),
     #[error("{0}")]
     Exhausted(String),
+    /// It was there once and is not kept any more.
+    #[error("{0}")]
+    Gone(String),
     /// Asking again later may help.
     #[error("{0}")]
     Unavailable(String),

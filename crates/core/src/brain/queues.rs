@@ -37,6 +37,13 @@ pub struct QueueView {
     pub counts: Vec<(StateKind, u64)>,
 }
 
+impl QueueView {
+    /// A queue that has no jobs and no settings.
+    pub fn empty(name: &str) -> Self {
+        Queues::view(&name.into(), &Queue::default())
+    }
+}
+
 impl Queues {
     pub fn load(records: Vec<QueueRecord>, counts: Vec<(Arc<str>, StateKind, u64)>) -> Self {
         let mut queues = Self::default();

@@ -99,6 +99,7 @@ impl From<Problem> for Status {
             Problem::Precondition(_) => Status::failed_precondition(said),
             Problem::Unauthenticated(_) => Status::unauthenticated(said),
             Problem::Exhausted(_) => Status::resource_exhausted(said),
+            Problem::Gone(_) => Status::out_of_range(said),
             Problem::Unavailable(_) => Status::unavailable(said),
             Problem::Internal(_) => Status::internal(said),
         }
