@@ -5,6 +5,7 @@ mod dead_letters;
 mod jobs;
 mod queues;
 
+pub use dead_letters::Which;
 pub use jobs::Submitted;
 
 use crate::engine::{CallError, Engine};
