@@ -17,13 +17,17 @@ use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
 /// What to run is one of `task`, `shell` and `script`; all else may be left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Job {
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_length = 256, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$"))]
     pub name: String,
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_length = 4096))]
     pub description: String,
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_length = 256, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$"))]
     pub queue: String,
     #[serde(deserialize_with = "object", skip_serializing_if = "Option::is_none")]
     pub task: Option<Task>,
@@ -33,12 +37,15 @@ pub struct Job {
     pub script: Option<Script>,
     /// critical, high, normal or low.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^(critical|high|normal|low)$"))]
     pub priority: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "schema", schema(example = json!({"LANG": "C"})))]
     pub environment: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^(/[^\\x00]*)?$"))]
     pub working_directory: String,
     /// Text; what is not UTF-8 can be sent over gRPC alone.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -51,26 +58,35 @@ pub struct Job {
     pub timeouts: Option<Timeouts>,
     /// Not before so long from now.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^([0-9]+ *(ms|s|m|h|d) *)+$", example = "5m"))]
     pub delay: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 0))]
     pub delay_ms: Option<i64>,
     /// Not before this moment: RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(format = DateTime))]
     pub run_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 0))]
     pub run_at_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<serde_json::Value>))]
     pub data: Option<Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_items = 32))]
     pub tags: Vec<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub local_name: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_items = 10000))]
     pub depends_on: Vec<String>,
     /// cancel, wait or run.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^(cancel|wait|run)$"))]
     pub on_dependency_failure: Option<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_length = 256, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$"))]
     pub idempotency_key: String,
     #[serde(deserialize_with = "object", skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<Concurrency>,
@@ -79,94 +95,128 @@ pub struct Job {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Task {
     #[serde(rename = "type")]
+    #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 256, pattern = "^[^\\s\\x00-\\x1f\\x7f-\\x9f]+$", example = "email.send"))]
     pub task_type: String,
     #[serde(default, skip_serializing_if = "Value::is_null")]
+    #[cfg_attr(feature = "schema", schema(value_type = serde_json::Value))]
     pub payload: Value,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Shell {
+    #[cfg_attr(feature = "schema", schema(min_length = 1, pattern = "^[^\\x00]*$"))]
     pub program: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Script {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub interpreter: String,
+    #[cfg_attr(feature = "schema", schema(min_length = 1, pattern = "^[^\\x00]*$"))]
     pub content: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Requirements {
+    #[cfg_attr(feature = "schema", schema(minimum = 0))]
     pub cpu_millis: i64,
+    #[cfg_attr(feature = "schema", schema(minimum = 0))]
     pub memory_bytes: i64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Retry {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 10000))]
     pub max_attempts: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^([0-9]+ *(ms|s|m|h|d) *)+$", example = "2s"))]
     pub delay: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 0))]
     pub delay_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^([0-9]+ *(ms|s|m|h|d) *)+$", example = "1h"))]
     pub max_delay: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 0))]
     pub max_delay_ms: Option<i64>,
     /// fixed, exponential or quadratic.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^(fixed|exponential|quadratic)$"))]
     pub backoff: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 100))]
     pub jitter_percent: Option<i32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_items = 256))]
     pub fatal_exit_codes: Vec<i32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fatal_kinds: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Timeouts {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^([0-9]+ *(ms|s|m|h|d) *)+$", example = "30s"))]
     pub queue: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 0))]
     pub queue_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^([0-9]+ *(ms|s|m|h|d) *)+$", example = "30s"))]
     pub run: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 0))]
     pub run_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^([0-9]+ *(ms|s|m|h|d) *)+$", example = "30s"))]
     pub heartbeat: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 0))]
     pub heartbeat_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^([0-9]+ *(ms|s|m|h|d) *)+$", example = "30s"))]
     pub kill_grace: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 0))]
     pub kill_grace_ms: Option<i64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Concurrency {
+    #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 256, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$"))]
     pub key: String,
+    #[cfg_attr(feature = "schema", schema(minimum = 1))]
     pub limit: i32,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Webhook {
+    #[cfg_attr(feature = "schema", schema(max_length = 2048, example = "https://example.com/hook"))]
     pub url: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^(whsec_.*)?$"))]
     pub secret: String,
 }
 
@@ -205,7 +255,7 @@ where
 }
 
 /// Serde takes a list for a struct, by position, which nobody means to write.
-struct Object<T>(T);
+pub struct Object<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

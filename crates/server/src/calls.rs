@@ -3,10 +3,14 @@
 
 mod dead_letters;
 mod jobs;
+mod logs;
 mod queues;
+mod workers;
 
 pub use dead_letters::Which;
-pub use jobs::Submitted;
+pub use jobs::{Submitted, page_token};
+pub use logs::{LogPage, LogStart, LogWalk, log_position, log_token};
+pub use workers::NewWorkerToken;
 
 use crate::engine::{CallError, Engine};
 use hodei_core::{brain::Refusal, spec::Invalid};

@@ -1,8 +1,7 @@
 //! Text from outside that the services take apart by themselves, as fuzzing reaches it.
 
 use crate::{
-    calls::page_size,
-    grpc::{jobs, logs},
+    calls::{log_position, log_token, page_size, page_token},
     secrets,
 };
 use hodei_core::spec::Invalid;
@@ -10,14 +9,14 @@ use hodei_core::spec::Invalid;
 /// A page of jobs.
 pub fn page(size: i32, token: &str) -> Result<(), Invalid> {
     page_size(size, 1, 1000)?;
-    jobs::page_token(token).map(drop)
+    page_token(token).map(drop)
 }
 
 /// A page of a log.
 pub fn log_page(size: i32, token: &str) -> Result<(), Invalid> {
     page_size(size, 1, 1000)?;
-    let position = logs::position_of(token)?;
-    let again = logs::position_of(&logs::token_of(position));
+    let position = log_position(token)?;
+    let again = log_position(&log_token(position));
     assert_eq!(again, Ok(position), "a token leads to where it came from");
     Ok(())
 }

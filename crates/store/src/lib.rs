@@ -283,7 +283,7 @@ pub struct ErrorGroup {
 }
 
 /// All that is set must match.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadLetterFilter {
     pub queue: Option<String>,
     pub task_type: Option<String>,
@@ -320,7 +320,7 @@ pub struct PlacedBatch {
     pub placements: Vec<Placement>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Any of these; empty for all.
     pub states: Vec<StateKind>,

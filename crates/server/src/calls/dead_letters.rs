@@ -15,6 +15,22 @@ pub enum Which {
     Matching(DeadLetterFilter),
 }
 
+impl Which {
+    /// Nothing is done to all there are unless that is said.
+    pub fn of(ids: Vec<JobId>, filter: DeadLetterFilter, all: bool) -> Result<Self, Invalid> {
+        let filter = (filter != DeadLetterFilter::default()).then_some(filter);
+        match (ids.is_empty(), filter, all) {
+            (true, None, true) => Ok(Which::Matching(DeadLetterFilter::default())),
+            (true, Some(filter), false) => Ok(Which::Matching(filter)),
+            (false, None, false) => Ok(Which::These(ids)),
+            (true, None, false) => {
+                Err(Invalid::new("filter", "name jobs, set something in the filter, or ask for all"))
+            }
+            _ => Err(Invalid::new("filter", "give jobs, a filter or all, not several of them")),
+        }
+    }
+}
+
 impl Calls {
     pub async fn dead_letters(
         &self,

@@ -45,7 +45,8 @@ impl Calls {
         self.enqueue(jobs).await
     }
 
-    async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Submitted>, Problem> {
+    /// Stores all or none of what was checked.
+    pub async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Submitted>, Problem> {
         let weight = jobs.iter().map(|job| 512 + job.payload.len()).sum();
         let mut submitted: Vec<_> = jobs.iter().map(|job| Submitted { id: job.id, existed: false }).collect();
         if let Answer::Existed(places) = self.engine.call(weight, |caller| Input::Enqueue { caller, jobs }).await? {
@@ -163,6 +164,10 @@ impl Calls {
     /// Cancels every job that matches and is not finished, in steps, and returns how many.
     pub async fn cancel_all(&self, filter: Filter, reason: String) -> Result<u64, Problem> {
         one_line("reason", &reason)?;
+        if filter == Filter::default() {
+            let problem = "must name something: a state, a queue, a task type, a tag, …";
+            return Err(Invalid::new("filter", problem).into());
+        }
         let live = StateKind::ALL.into_iter().filter(|kind| !kind.is_finished());
         let wanted = |kind: &StateKind| filter.states.is_empty() || filter.states.contains(kind);
         let states: Vec<StateKind> = live.filter(wanted).collect();
@@ -192,6 +197,12 @@ impl Calls {
             _ => Ok(0),
         }
     }
+}
+
+/// Where a page of jobs goes on.
+pub fn page_token(token: &str) -> Result<Option<JobId>, Invalid> {
+    let bad = || Invalid::new("page_token", "is not a token that this server gave");
+    if token.is_empty() { Ok(None) } else { token.parse().map(Some).map_err(|_| bad()) }
 }
 
 fn state(answer: Answer) -> Result<StateKind, Problem> {

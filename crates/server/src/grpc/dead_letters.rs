@@ -79,18 +79,9 @@ impl DeadLetterService for Service {
     }
 }
 
-/// Nothing is done to all there are unless that is said.
 fn which(job_ids: &[String], filter: Option<v1::DeadLetterFilter>, all: bool) -> Result<Which, Invalid> {
-    let filter = filter.filter(|filter| *filter != v1::DeadLetterFilter::default());
-    match (job_ids, filter, all) {
-        ([], None, true) => Ok(Which::Matching(DeadLetterFilter::default())),
-        ([], Some(filter), false) => filter_from_wire(filter).map(Which::Matching),
-        ([_, ..], None, false) => {
-            job_ids.iter().map(|id| convert::job_id(id)).collect::<Result<_, _>>().map(Which::These)
-        }
-        ([], None, false) => Err(Invalid::new("filter", "name jobs, set something in the filter, or ask for all")),
-        _ => Err(Invalid::new("filter", "give jobs, a filter or all, not several of them")),
-    }
+    let ids = job_ids.iter().map(|id| convert::job_id(id)).collect::<Result<_, _>>()?;
+    Which::of(ids, filter.map(filter_from_wire).transpose()?.unwrap_or_default(), all)
 }
 
 fn filter_from_wire(wire: v1::DeadLetterFilter) -> Result<DeadLetterFilter, Invalid> {

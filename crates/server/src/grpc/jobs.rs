@@ -2,7 +2,7 @@
 
 use super::{authenticate, closed, invalid, refused, time};
 use crate::{
-    calls::{Calls, Submitted, is_json, page_size},
+    calls::{Calls, Submitted, is_json, page_size, page_token},
     clock,
 };
 use futures::stream::BoxStream;
@@ -81,12 +81,6 @@ impl JobExecutionService for Service {
     ) -> Result<Response<v1::CancelJobsResponse>, Status> {
         let v1::CancelJobsRequest { filter, reason } = request.into_inner();
         let filter = filter.unwrap_or_default();
-        if filter == v1::JobFilter::default() {
-            return Err(invalid(Invalid::new(
-                "filter",
-                "must name something: a state, a queue, a task type, a tag, …",
-            )));
-        }
         let filter = filter_from_wire(filter).map_err(invalid)?;
         let cancelled = self.calls.cancel_all(filter, reason).await?;
         let cancelled = i64::try_from(cancelled).unwrap_or(i64::MAX);
@@ -246,9 +240,4 @@ fn filter_from_wire(wire: v1::JobFilter) -> Result<Filter, Invalid> {
         from: time("from_ms", wire.from_ms)?,
         to: time("to_ms", wire.to_ms)?,
     })
-}
-
-pub(crate) fn page_token(token: &str) -> Result<Option<JobId>, Invalid> {
-    let bad = || Invalid::new("page_token", "is not a token that this server gave");
-    if token.is_empty() { Ok(None) } else { token.parse().map(Some).map_err(|_| bad()) }
 }

@@ -4,8 +4,8 @@ mod admin;
 mod agents;
 mod dead_letters;
 mod events;
-pub(crate) mod jobs;
-pub(crate) mod logs;
+mod jobs;
+mod logs;
 mod queues;
 
 use crate::{
@@ -16,7 +16,6 @@ use crate::{
 use axum::{middleware, response::Response};
 use hodei_api::{DESCRIPTORS, v1};
 use hodei_core::{id::WorkerId, spec::Invalid, time::Time};
-use hodei_store::StoreError;
 use http::{HeaderValue, header::HeaderMap};
 use std::sync::{
     Arc,
@@ -65,8 +64,8 @@ pub async fn routes(
         .add_service(Queues::new(queues::Service { calls: calls.clone() }))
         .add_service(DeadLetters::new(dead_letters::Service { calls: calls.clone() }))
         .add_service(Events::new(events))
-        .add_service(Agents::new(agents::Service { calls }).max_decoding_message_size(MAX_REQUEST))
-        .add_service(Admin::new(admin::Service { engine: engine.clone() }));
+        .add_service(Admin::new(admin::Service { calls: calls.clone() }))
+        .add_service(Agents::new(agents::Service { calls }).max_decoding_message_size(MAX_REQUEST));
     let counted = middleware::map_response(move |response| {
         served.fetch_add(1, Ordering::Relaxed);
         blame_the_request(response)
@@ -103,10 +102,6 @@ fn time(field: &str, ms: i64) -> Result<Option<Time>, Invalid> {
 }
 
 fn refused(error: CallError) -> Status {
-    Problem::from(error).into()
-}
-
-fn unreadable(error: StoreError) -> Status {
     Problem::from(error).into()
 }
 
