@@ -17,7 +17,7 @@ use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
 /// What to run is one of `task`, `shell` and `script`; all else may be left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = JobSpec))]
 #[serde(default, deny_unknown_fields)]
 pub struct Job {
     #[serde(skip_serializing_if = "String::is_empty")]

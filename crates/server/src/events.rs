@@ -163,6 +163,23 @@ impl Follower {
         Ok(Self { engine, wanted, live, after, caught_up: false })
     }
 
+    /// The next of those that are stored already; none when all are told.
+    pub async fn stored(&mut self) -> Result<Vec<Event>, Problem> {
+        while !self.caught_up {
+            let commits = self.read_on().await?;
+            let events = self.unfold(commits).await?;
+            if !events.is_empty() {
+                return Ok(events);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// The last event that was told or passed over: what follows is told next.
+    pub fn position(&self) -> EventId {
+        self.after
+    }
+
     /// The next events, at least one. Waits for them.
     pub async fn next(&mut self) -> Result<Vec<Event>, Problem> {
         loop {

@@ -1,22 +1,30 @@
-//! Health and readiness for probes.
+//! What is served over plain HTTP: REST, and health where probes look for it.
 
-use crate::engine::Engine;
+use crate::{engine::Engine, rest};
 use axum::{Json, Router, extract::State, http::StatusCode, routing::get};
 use hodei_store::Filter;
 use serde_json::{Value, json};
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::watch;
 
 /// A probe that waits longer learns no more.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-pub fn routes(engine: Engine) -> Router {
-    Router::new()
+pub fn routes(engine: &Engine, closing: watch::Receiver<bool>, served: Arc<AtomicU64>) -> Router {
+    let probes = Router::new()
         .route("/health", get(health))
         .route("/live", get(live))
         .route("/health/live", get(live))
         .route("/ready", get(ready))
         .route("/health/ready", get(ready))
-        .with_state(engine)
+        .with_state(engine.clone());
+    probes.merge(rest::routes(engine, closing, served))
 }
 
 async fn live() -> Json<Value> {
@@ -32,13 +40,17 @@ async fn health(State(engine): State<Engine>) -> (StatusCode, Json<Value>) {
     (code, Json(body))
 }
 
-/// Ready when commands are taken: the loop turns and the database answers.
 async fn ready(State(engine): State<Engine>) -> (StatusCode, Json<Value>) {
-    let open = tokio::time::timeout(PATIENCE, open(&engine)).await;
-    match open.unwrap_or_else(|_| Err("the database is not answering".to_owned())) {
+    match check(&engine).await {
         Ok(()) => (StatusCode::OK, Json(json!({ "status": "ready" }))),
         Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "unavailable", "reason": reason }))),
     }
+}
+
+/// Ready when commands are taken: the loop turns and the database answers.
+pub async fn check(engine: &Engine) -> Result<(), String> {
+    let open = tokio::time::timeout(PATIENCE, open(engine)).await;
+    open.unwrap_or_else(|_| Err("the database is not answering".to_owned()))
 }
 
 /// An idle loop knows nothing of its database, so the database is asked, too.

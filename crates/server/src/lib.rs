@@ -1,6 +1,6 @@
 //! The server: one loop around the brain, and the doors to it.
 //!
-//! [`engine`] is the loop. [`grpc`] and [`http`] are the doors; they change nothing themselves, they hand commands to the
+//! [`engine`] is the loop. [`grpc`] and [`rest`] are the doors; they change nothing themselves, they hand commands to the
 //! engine and read from the store. [`listen`] decides who may knock.
 
 mod calls;
@@ -17,6 +17,7 @@ pub mod listen;
 mod logs;
 mod maintenance;
 mod options;
+mod rest;
 mod secrets;
 mod server;
 mod watch;

@@ -7,6 +7,7 @@ use crate::{
     maintenance,
     options::Options,
 };
+use axum::serve::ListenerExt;
 use futures::future::{BoxFuture, FutureExt};
 use hodei_core::brain::Brain;
 use hodei_store::{Store, StoreError};
@@ -98,7 +99,9 @@ impl Server {
             server.serve(&routes, TcpListenerStream::new(listener).map(without_delay));
         }
         if let Some(listener) = http_listener {
-            let (app, mut closed) = (http::routes(server.engine.clone()), closed);
+            let app = http::routes(&server.engine, closed.clone(), Arc::clone(&server.served));
+            let listener = listener.tap_io(|stream| _ = stream.set_nodelay(true));
+            let mut closed = closed;
             server.tasks.spawn(async move {
                 let until = async move { _ = closed.wait_for(|closed| *closed).await };
                 _ = axum::serve(listener, app).with_graceful_shutdown(until).await;

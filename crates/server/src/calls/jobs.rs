@@ -35,6 +35,23 @@ impl Calls {
         submitted.into_iter().next().ok_or_else(|| Problem::Internal("nothing was submitted".into()))
     }
 
+    /// The same, with the job as it was stored, or as it is if it was there already.
+    pub async fn submit_shown(&self, spec: v1::JobSpec) -> Result<(Submitted, v1::Job), Problem> {
+        let job = self.checked(spec)?;
+        let payload = Arc::clone(&job.payload);
+        let submitted = self.enqueue(vec![job]).await?;
+        let submitted = submitted.first().ok_or_else(|| Problem::Internal("nothing was submitted".into()))?;
+        let row = self.find(submitted.id).await?;
+        let shown = match submitted.existed {
+            true => self.whole(row).await?,
+            false => {
+                let stored = convert::Stored { payload: Some(payload.to_vec()), ..convert::Stored::default() };
+                convert::job_to_wire(&row, stored, String::new())
+            }
+        };
+        Ok((*submitted, shown))
+    }
+
     /// Stores all or none. They may depend on each other by their local names.
     pub async fn submit(&self, specs: Vec<v1::JobSpec>) -> Result<Vec<Submitted>, Problem> {
         if specs.is_empty() || specs.len() > MAX_JOBS {

@@ -1,0 +1,68 @@
+//! The document that describes all of this, and a page to read it on.
+
+use super::problem::Details;
+use axum::{
+    http::header,
+    response::{Html, IntoResponse, Response},
+};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use utoipa::{
+    ToSchema,
+    openapi::{InfoBuilder, OpenApi, tag::TagBuilder},
+};
+
+const PAGE: &str = include_str!("docs.html");
+const WORDS: &str = "Jobs, queues, dead letters, workers, logs and events of a Hodei server.\n\n\
+    Moments are RFC 3339, lengths are words such as `5m` or milliseconds in a field that ends in `_ms`. A field that does not \
+    apply is left out; no answer has a null. Fields and parameters that are not known are refused. Listings come in pages: \
+    `next_page_token` of one is `page_token` of the next. Errors are `application/problem+json` (RFC 9457).";
+const TAGS: [(&str, &str); 7] = [
+    ("jobs", "Submitting work, and seeing what became of it."),
+    ("logs", "What jobs print."),
+    ("events", "What happens, as it is committed."),
+    ("queues", "Queues exist with their first job; they can be paused and limited."),
+    ("dead letters", "Jobs that failed for good."),
+    ("workers", "Those who run the jobs."),
+    ("health", "For probes."),
+];
+
+/// The document, as it is served.
+pub fn written(mut document: OpenApi) -> Bytes {
+    document.info =
+        InfoBuilder::new().title("Hodei").version(env!("CARGO_PKG_VERSION")).description(Some(WORDS)).build();
+    let tags = TAGS.map(|(name, words)| TagBuilder::new().name(name).description(Some(words)).build());
+    document.tags = Some(tags.to_vec());
+    let mut schemas = Vec::new();
+    <Details as ToSchema>::schemas(&mut schemas);
+    schemas.push((<Details as ToSchema>::name().into_owned(), <Details as utoipa::PartialSchema>::schema()));
+    document.components.get_or_insert_default().schemas.extend(schemas);
+    let mut document = serde_json::to_value(document).unwrap_or_default();
+    refine(&mut document);
+    serde_json::to_vec(&document).unwrap_or_default().into()
+}
+
+/// What the types cannot say: a job that is submitted runs one thing, and a batch has at least one job.
+fn refine(document: &mut Value) {
+    let submitted = json!({ "$ref": "#/components/schemas/SubmittedJob" });
+    let body = &mut document["paths"]["/api/v1/jobs"]["post"]["requestBody"]["content"]["application/json"];
+    body["schema"] = submitted.clone();
+    body["example"] = json!({ "task": { "type": "email.send", "payload": { "to": "ana@example.com" } }, "priority": "high" });
+    let work = ["task", "shell", "script"].map(|kind| json!({ "required": [kind] }));
+    let schemas = &mut document["components"]["schemas"];
+    schemas["SubmittedJob"] = json!({
+        "description": "A job to submit: it runs one of a task, a shell command and a script.",
+        "allOf": [{ "$ref": "#/components/schemas/JobSpec" }, { "oneOf": work }]
+    });
+    let jobs = json!({ "type": "array", "items": submitted, "minItems": 1, "maxItems": 10_000 });
+    schemas["Batch"]["properties"]["jobs"] = jobs.clone();
+    schemas["BatchBody"] = json!({ "oneOf": [{ "$ref": "#/components/schemas/Batch" }, jobs] });
+}
+
+pub fn openapi(document: Bytes) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], document).into_response()
+}
+
+pub async fn page() -> Html<&'static str> {
+    Html(PAGE)
+}

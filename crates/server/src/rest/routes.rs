@@ -1,0 +1,196 @@
+//! The table of all routes: what each is called, which handler it has, which errors it may answer.
+
+use super::{
+    Rest, dead_letters, events, health, jobs, logs,
+    problem::{self, Details, Error},
+    queues, submit, workers,
+};
+use axum::{
+    extract::{MatchedPath, Request},
+    http::{Method, StatusCode, header},
+};
+use std::collections::HashMap;
+use utoipa::openapi::{
+    Content, OpenApi, RefOr, Response,
+    path::{Operation, PathItem},
+    response::ResponseBuilder,
+    schema::Ref,
+};
+use utoipa_axum::{
+    router::{OpenApiRouter, UtoipaMethodRouter},
+    routes,
+};
+
+/// Each route by the name of what it does, which is what roles and the audit log speak of.
+pub fn table() -> OpenApiRouter<Rest> {
+    let routes: Vec<(&str, UtoipaMethodRouter<Rest>)> = vec![
+        ("jobs.submit", routes!(submit::submit)),
+        ("jobs.submit_batch", routes!(submit::batch)),
+        ("jobs.submit_bulk", routes!(submit::bulk)),
+        ("jobs.list", routes!(jobs::list)),
+        ("jobs.cancel_many", routes!(jobs::cancel_many)),
+        ("jobs.get", routes!(jobs::get)),
+        ("jobs.cancel", routes!(jobs::cancel)),
+        ("jobs.retry", routes!(jobs::retry)),
+        ("jobs.resume", routes!(jobs::resume)),
+        ("jobs.logs", routes!(logs::page)),
+        ("jobs.follow_logs", routes!(logs::stream)),
+        ("jobs.follow", routes!(events::of_job)),
+        ("events.follow", routes!(events::all)),
+        ("dead_letters.list", routes!(dead_letters::list)),
+        ("dead_letters.stats", routes!(dead_letters::stats)),
+        ("dead_letters.replay_many", routes!(dead_letters::replay_many)),
+        ("dead_letters.discard_many", routes!(dead_letters::discard_many)),
+        ("dead_letters.get", routes!(dead_letters::get)),
+        ("dead_letters.discard", routes!(dead_letters::discard)),
+        ("dead_letters.replay", routes!(dead_letters::replay)),
+        ("queues.list", routes!(queues::list)),
+        ("queues.get", routes!(queues::get)),
+        ("queues.pause", routes!(queues::pause)),
+        ("queues.resume", routes!(queues::resume)),
+        ("queues.configure", routes!(queues::configure)),
+        ("workers.list", routes!(workers::list)),
+        ("workers.create_token", routes!(workers::create_token)),
+        ("workers.get", routes!(workers::get)),
+        ("workers.drain", routes!(workers::drain)),
+        ("health.whole", routes!(health::whole)),
+        ("health.live", routes!(health::live)),
+        ("health.ready", routes!(health::ready)),
+    ];
+    routes.into_iter().fold(OpenApiRouter::new(), |router, (action, route)| router.routes(described(action, route)))
+}
+
+fn described(action: &str, (schemas, mut paths, router): UtoipaMethodRouter<Rest>) -> UtoipaMethodRouter<Rest> {
+    for (path, item) in &mut paths.paths {
+        let has_id = path.contains('{');
+        for (_, operation) in operations_mut(item) {
+            operation.operation_id = Some(action.to_owned());
+            may_fail(operation, has_id);
+        }
+    }
+    (schemas, paths, router)
+}
+
+fn operations_mut(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
+    let PathItem { get, put, post, delete, .. } = item;
+    let all = [(Method::GET, get), (Method::PUT, put), (Method::POST, post), (Method::DELETE, delete)];
+    all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
+}
+
+fn operations(item: &PathItem) -> impl Iterator<Item = (Method, &Operation)> {
+    let PathItem { get, put, post, delete, .. } = item;
+    let all = [(Method::GET, get), (Method::PUT, put), (Method::POST, post), (Method::DELETE, delete)];
+    all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_ref()?)))
+}
+
+/// The errors that follow from what an operation takes; those of its own it names itself.
+fn may_fail(operation: &mut Operation, has_id: bool) {
+    let mut errors = vec![
+        (StatusCode::BAD_REQUEST, "The query, the path or the body cannot be read"),
+        (StatusCode::NOT_ACCEPTABLE, "The answer has no form that the header `accept` allows"),
+        (StatusCode::UNPROCESSABLE_ENTITY, "A field or a parameter is not valid; `field` names it"),
+        (StatusCode::TOO_MANY_REQUESTS, "Too much of it; the header `retry-after` says when to come back"),
+        (StatusCode::INTERNAL_SERVER_ERROR, "The server failed"),
+        (StatusCode::SERVICE_UNAVAILABLE, "Not now; the header `retry-after` says when to come back"),
+    ];
+    if has_id {
+        errors.push((StatusCode::NOT_FOUND, "There is no such thing"));
+    }
+    if operation.request_body.is_some() {
+        errors.push((StatusCode::PAYLOAD_TOO_LARGE, "The body is too large"));
+        errors.push((StatusCode::UNSUPPORTED_MEDIA_TYPE, "The body has another content type"));
+    }
+    for (status, description) in errors {
+        let answer = operation.responses.responses.entry(status.as_str().to_owned());
+        answer.or_insert_with(|| RefOr::T(refusal(description)));
+    }
+    for (status, response) in &mut operation.responses.responses {
+        if let (true, RefOr::T(response)) = (status.starts_with(['4', '5']), response) {
+            response.content.entry(problem::CONTENT_TYPE.to_owned()).or_insert_with(problem_content);
+        }
+    }
+}
+
+fn refusal(description: &str) -> Response {
+    ResponseBuilder::new().description(description).content(problem::CONTENT_TYPE, problem_content()).build()
+}
+
+fn problem_content() -> Content {
+    Content::new(Some(Ref::from_schema_name(<Details as utoipa::ToSchema>::name())))
+}
+
+/// What is known of the routes once they are all there, from the document that describes them.
+pub struct Known(HashMap<(Method, String), Vec<String>>);
+
+impl Known {
+    pub fn of(document: &OpenApi) -> Self {
+        let mut known = HashMap::new();
+        for (path, item) in &document.paths.paths {
+            for (method, operation) in operations(item) {
+                known.insert((method, path.clone()), forms(operation));
+            }
+        }
+        Self(known)
+    }
+
+    /// Whether the caller takes any form that the answer may have.
+    pub fn acceptable(&self, request: &Request) -> Result<(), Error> {
+        let Some(path) = request.extensions().get::<MatchedPath>() else { return Ok(()) };
+        let method = if request.method() == Method::HEAD { Method::GET } else { request.method().clone() };
+        let Some(forms) = self.0.get(&(method, path.as_str().to_owned())) else { return Ok(()) };
+        let mut accepts = request.headers().get_all(header::ACCEPT).iter().peekable();
+        if accepts.peek().is_none() || forms.is_empty() {
+            return Ok(());
+        }
+        let words = accepts.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+        let mut wanted = words.map(|word| word.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
+        if wanted.any(|wanted| forms.iter().any(|form| covers(&wanted, form))) {
+            return Ok(());
+        }
+        let detail = format!("the answer can be {}, and the header 'accept' allows none of it", forms.join(" or "));
+        Err(Error::new(StatusCode::NOT_ACCEPTABLE, detail))
+    }
+}
+
+fn covers(wanted: &str, form: &str) -> bool {
+    let group = |wanted: &str| wanted.strip_suffix("/*").map(|group| form.starts_with(&format!("{group}/")));
+    wanted == "*/*" || wanted == form || group(wanted).unwrap_or(false)
+}
+
+/// The content types of an operation's good answers.
+fn forms(operation: &Operation) -> Vec<String> {
+    let good = operation.responses.responses.iter().filter(|(status, _)| status.starts_with('2'));
+    let contents = good.filter_map(|(_, response)| match response {
+        RefOr::T(response) => Some(response.content.keys().cloned()),
+        RefOr::Ref(_) => None,
+    });
+    contents.flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_route_has_a_name_of_its_own_and_says_what_may_come() {
+        let document = table().into_openapi();
+        let mut names = HashSet::new();
+        for (path, item) in &document.paths.paths {
+            for (method, operation) in operations(item) {
+                let name = operation.operation_id.clone().unwrap_or_default();
+                assert!(name.contains('.') && names.insert(name), "{method} {path}");
+                assert!(operation.responses.responses.keys().any(|status| status.starts_with('2')), "{method} {path}");
+                assert!(operation.summary.is_some(), "{method} {path} has no words");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_caller_accepts_is_compared_by_kind() {
+        assert!(covers("*/*", "application/json"));
+        assert!(covers("application/*", "application/json"));
+        assert!(!covers("text/*", "application/json"));
+        assert!(!covers("app/*", "application/json"));
+    }
+}
