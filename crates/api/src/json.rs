@@ -99,7 +99,10 @@ pub struct Job {
 #[serde(deny_unknown_fields)]
 pub struct Task {
     #[serde(rename = "type")]
-    #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 256, pattern = "^[^\\s\\x00-\\x1f\\x7f-\\x9f]+$", example = "email.send"))]
+    #[cfg_attr(
+        feature = "schema",
+        schema(min_length = 1, max_length = 256, pattern = "^[^\\s\\x00-\\x1f\\x7f-\\x9f]+$", example = "email.send")
+    )]
     pub task_type: String,
     #[serde(default, skip_serializing_if = "Value::is_null")]
     #[cfg_attr(feature = "schema", schema(value_type = serde_json::Value))]

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{chaos, services, tidy};
+use crate::{chaos, rest, services, tidy};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -42,6 +42,7 @@ pub fn run(root: &Path, args: &Args) -> Result<()> {
         cargo(root, &arguments, services.env())
     })?;
     if args.filter.is_empty() {
+        step("rest", || rest::in_tests(root))?;
         step("chaos", || chaos::in_tests(root, services.has_postgres()))?;
     }
     Ok(())

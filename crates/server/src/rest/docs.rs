@@ -47,7 +47,8 @@ fn refine(document: &mut Value) {
     let submitted = json!({ "$ref": "#/components/schemas/SubmittedJob" });
     let body = &mut document["paths"]["/api/v1/jobs"]["post"]["requestBody"]["content"]["application/json"];
     body["schema"] = submitted.clone();
-    body["example"] = json!({ "task": { "type": "email.send", "payload": { "to": "ana@example.com" } }, "priority": "high" });
+    body["example"] =
+        json!({ "task": { "type": "email.send", "payload": { "to": "ana@example.com" } }, "priority": "high" });
     let work = ["task", "shell", "script"].map(|kind| json!({ "required": [kind] }));
     let schemas = &mut document["components"]["schemas"];
     schemas["SubmittedJob"] = json!({

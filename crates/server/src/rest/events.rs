@@ -228,7 +228,8 @@ impl Following {
         };
         self.ready.extend(events.iter().map(|one| event(&one.id.to_string(), &one.name, &Event::from(one))));
         let Some(job) = &self.job else { return };
-        let is_end = |name: &str| name.strip_prefix("job.").and_then(StateKind::parse).is_some_and(StateKind::is_finished);
+        let is_end =
+            |name: &str| name.strip_prefix("job.").and_then(StateKind::parse).is_some_and(StateKind::is_finished);
         if (ended && events.is_empty()) || (!ended && events.last().is_some_and(|last| is_end(&last.name))) {
             self.over = true;
             let end = end_of(&self.rest.calls, job.id).await;

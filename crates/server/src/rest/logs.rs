@@ -129,9 +129,9 @@ pub async fn stream(
 ) -> Result<Sse<sse::KeepAliveStream<BoxStream<'static, Sent>>>> {
     let id = job_id(&id)?;
     let start = match (events::last_seen(&headers)?, tail) {
-        (Some(seen), _) => {
-            LogStart::At(log_position(&seen).map_err(|_| Invalid::new("Last-Event-ID", "is not an id that this server gave"))?)
-        }
+        (Some(seen), _) => LogStart::At(
+            log_position(&seen).map_err(|_| Invalid::new("Last-Event-ID", "is not an id that this server gave"))?,
+        ),
         (None, Some(tail)) => LogStart::Tail(tail),
         (None, None) => LogStart::BEGINNING,
     };

@@ -1,0 +1,120 @@
+//! Holds a running server to the document that it serves: schemathesis makes requests of what the document says, good ones
+//! and bad ones, and looks for server errors, undocumented answers, and bad requests that were accepted.
+
+use std::{
+    env, fs,
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::test::{cargo, complete};
+
+/// Requests of each kind for each operation.
+const EXAMPLES: &str = "20";
+/// Streams that end with their jobs or never; the end-to-end tests follow them.
+const STREAMS: [&str; 3] = ["events.follow", "jobs.follow", "jobs.follow_logs"];
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn in_tests(root: &Path) -> Result<()> {
+    let program = match install(root) {
+        Ok(program) => program,
+        // A developer without PyPI can still work on the rest; what gates a change must run it all.
+        Err(error) if env::var_os("CI").is_none_or(|ci| ci != "true") => {
+            eprintln!("warning: no schemathesis, REST is not held to its document: {error:#}");
+            return Ok(());
+        }
+        Err(error) => return Err(error.context("schemathesis is needed when CI=true")),
+    };
+    cargo(root, &["build", "-p", "hodei"], &[])?;
+    let server = Server::start(root)?;
+    let mut check = Command::new(program);
+    check.arg("--config-file").arg(sources(root).join("schemathesis.toml"));
+    check.arg("run").arg(format!("{}/api/v1/openapi.json", server.http));
+    check.args(["--checks", "all", "--max-examples", EXAMPLES, "--continue-on-failure"]);
+    check.args(["--request-timeout", "20", "--generation-database", "none", "--no-color", "--workers", "2"]);
+    for stream in STREAMS {
+        check.args(["--exclude-operation-id", stream]);
+    }
+    complete(check.current_dir(&server.folder)).with_context(|| server.last_words())
+}
+
+fn sources(root: &Path) -> PathBuf {
+    root.join("crates/xtask/rest")
+}
+
+/// The program, in the version that is asked for, below `target`.
+fn install(root: &Path) -> Result<PathBuf> {
+    let folder = root.join("target/rest/venv");
+    let (list, marker) = (sources(root).join("requirements.txt"), folder.join("installed.txt"));
+    let wanted = fs::read(&list)?;
+    if fs::read(&marker).ok().as_ref() != Some(&wanted) {
+        eprintln!("installing schemathesis");
+        fs::create_dir_all(root.join("target/rest"))?;
+        complete(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+        complete(Command::new(folder.join("bin/pip")).args(["install", "--quiet", "-r"]).arg(&list))?;
+        fs::write(marker, wanted)?;
+    }
+    Ok(folder.join("bin/st"))
+}
+
+/// `hodei up` in a folder of its own; gone when it is dropped.
+struct Server {
+    child: Child,
+    folder: PathBuf,
+    http: String,
+}
+
+impl Server {
+    fn start(root: &Path) -> Result<Self> {
+        let folder = root.join(format!("target/rest/run-{}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        let log = File::create(folder.join("log"))?;
+        let mut up = Command::new(root.join("target/debug/hodei"));
+        up.args(["up", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data"]).arg(folder.join("data"));
+        up.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).current_dir(&folder);
+        let child = up.spawn().context("cannot start hodei")?;
+        let mut server = Self { child, folder, http: String::new() };
+        server.http = server.address()?;
+        Ok(server)
+    }
+
+    /// Where it says that it can be reached.
+    fn address(&mut self) -> Result<String> {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            let said = self.log();
+            let line = said.lines().find_map(|line| line.split_once(", health on ")?.1.split_once("/ready"));
+            if let Some((http, _)) = line {
+                return Ok(http.to_owned());
+            }
+            if self.child.try_wait()?.is_some() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        bail!("hodei does not come up: {}", self.last_words())
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    fn last_words(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+        _ = fs::remove_dir_all(&self.folder);
+    }
+}
