@@ -3,6 +3,7 @@
 
 pub mod channel;
 pub mod convert;
+pub mod gather;
 pub mod logs;
 pub mod wire;
 

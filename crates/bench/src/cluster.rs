@@ -2,6 +2,7 @@
 
 use crate::processes;
 use anyhow::{Context, Result, bail};
+use hodei_api::channel;
 use hodei_api::v1::{
     CreateWorkerTokenRequest, ListWorkersRequest, WorkerState,
     job_execution_service_client::JobExecutionServiceClient as Jobs,
@@ -267,8 +268,7 @@ impl Cluster {
     }
 
     pub async fn channel(&self) -> Result<Channel> {
-        let endpoint = tonic::transport::Endpoint::from_shared(self.address())?.tcp_nodelay(true);
-        Ok(endpoint.connect().await?)
+        Ok(channel::connect(tonic::transport::Endpoint::from_shared(self.address())?).await?)
     }
 
     pub async fn jobs(&self) -> Result<Jobs<Channel>> {

@@ -7,8 +7,7 @@
 use crate::Job;
 use futures::stream::{self, StreamExt};
 use hodei_api::{
-    channel::tuned,
-    convert,
+    channel, convert,
     v1::{self, job_execution_service_client::JobExecutionServiceClient as Jobs},
 };
 use hodei_worker::JobId;
@@ -94,7 +93,7 @@ impl Client {
         let server = server.into();
         let endpoint = Endpoint::from_shared(server.clone()).ok().filter(|endpoint| endpoint.uri().scheme().is_some());
         let endpoint = endpoint.ok_or(ClientError::Address(server))?;
-        let jobs = Jobs::new(tuned(endpoint).connect_lazy());
+        let jobs = Jobs::new(channel::connect_lazy(endpoint));
         let jobs = jobs.max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
         Ok(Self { shared: Arc::new(Shared { jobs, bearer: None, gathered: Mutex::default() }) })
     }
