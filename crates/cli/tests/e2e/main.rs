@@ -12,5 +12,6 @@ mod logs;
 mod postgres;
 mod process;
 mod run;
+mod submit;
 mod tasks;
 mod workers;

@@ -1,6 +1,7 @@
 //! The store in one file. One thread writes, a few connections read, and a third party copies the write-ahead log back
 //! into the file so that neither waits for it.
 
+mod ahead;
 mod checkpoint;
 mod pages;
 mod read;

@@ -89,6 +89,28 @@ fn a_full_disk_fails_one_commit_whole_and_the_next_may_pass() {
     assert_eq!(pages::list(writer.connection(), &Filter::default(), None, 9_999).expect("list").jobs.len(), 1_999);
 }
 
+/// Commits find room in the log, so that a sync need not make the file longer.
+#[tokio::test]
+async fn the_log_is_longer_than_it_needs_to_be() {
+    let folder = tempfile::tempdir().expect("folder");
+    let store: Arc<dyn Store> = Arc::new(Sqlite::open(folder.path().join("hodei.db")).expect("open"));
+    let mut leader = Leader::of(&store).await;
+    let log = || std::fs::metadata(folder.path().join("hodei.db-wal")).expect("log").len();
+    let chunk =
+        |first| LogChunk { job: job_id(1), execution: ExecutionId::NIL, first, count: 1, data: vec![1; 100].into() };
+    let mut lengths = Vec::new();
+    for first in 0..100 {
+        leader.commit(Batch::default(), vec![chunk(first)]).await;
+        // The writer lengthens it after it has answered, and takes the next commit after that.
+        lengths.push(log());
+    }
+    let changes = lengths.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!(changes <= 10, "{changes} of 100 commits made it longer: {lengths:?}");
+    let read =
+        store.logs(job_id(1), LogPosition { execution: ExecutionId::NIL, entry: 0 }, 1 << 20).await.expect("logs");
+    assert_eq!(read.len(), 100);
+}
+
 /// The log must not grow without end under load, and be given back when there is none.
 #[tokio::test]
 async fn the_log_is_folded_away() {
