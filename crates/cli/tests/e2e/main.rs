@@ -4,13 +4,17 @@
 mod client;
 mod cluster;
 mod crash;
+mod dead_letters;
 mod embedded;
+mod events;
 mod fake;
+mod graphs;
 mod input;
 mod jobs;
 mod logs;
 mod postgres;
 mod process;
+mod queues;
 mod run;
 mod submit;
 mod tasks;
