@@ -48,7 +48,7 @@ const MIGRATION_LOCK: i64 = 0x686f_6465_6900;
 const SESSION_OPTIONS: &str = "-c statement_timeout=10s -c idle_in_transaction_session_timeout=15s \
     -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 \
     -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off -c enable_bitmapscan=off \
-    -c enable_sort=off -c enable_hashjoin=off -c enable_mergejoin=off";
+    -c enable_sort=off -c enable_incremental_sort=off -c enable_hashjoin=off -c enable_mergejoin=off";
 
 /// A store that many servers share.
 pub struct Postgres {

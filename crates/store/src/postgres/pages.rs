@@ -1,6 +1,6 @@
 //! The reads that give pages of what grows without end. Each looks at a bounded number of rows, or at those it returns.
 
-use super::read::{query, records};
+use super::read::{query, queue_counts, records};
 use crate::{
     AuditFilter, DeadLetterFilter, DeadLetterPage, DeliveryFilter, ErrorGroup, Filter, Page, StoreError,
     listing::{LOOKS, Span, Walk, Walked, Walker, has_dependents, is_over, made_before, newest_first},
@@ -99,7 +99,10 @@ pub async fn list(client: Object, filter: Filter, before: Option<JobId>, limit: 
     if limit == 0 {
         return Ok(Page::default());
     }
-    let counts = if filter.wants_counts() { super::read::all_counts(&client).await? } else { Vec::new() };
+    let counts = match filter.counted_queue() {
+        Some(queue) => queue_counts(&client, queue).await?,
+        None => Vec::new(),
+    };
     let (walks, span) = (filter.walks(&counts), filter.span(before));
     let looks = LOOKS / walks.len();
     let walked = walks.into_iter().map(|way| walk(&client, &filter, way, span, Walker::new(limit, looks)));

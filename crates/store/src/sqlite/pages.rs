@@ -1,6 +1,6 @@
 //! The reads that give pages of what grows without end. Each looks at a bounded number of rows, or at those it returns.
 
-use super::read::{blob, counts, records, uuid};
+use super::read::{blob, queue_counts, records, uuid};
 use crate::{
     AuditFilter, DeadLetterFilter, DeadLetterPage, DeliveryFilter, ErrorGroup, Filter, Page, StoreError,
     listing::{LOOKS, Span, Walk, Walked, Walker, has_dependents, is_over, made_before, newest_first},
@@ -113,7 +113,7 @@ pub fn list(connection: &Connection, filter: &Filter, before: Option<JobId>, lim
     if limit == 0 {
         return Ok(Page::default());
     }
-    let counts = if filter.wants_counts() { counts(connection)? } else { Vec::new() };
+    let counts = filter.counted_queue().map_or(Ok(Vec::new()), |queue| queue_counts(connection, queue))?;
     let (walks, span) = (filter.walks(&counts), filter.span(before));
     let looks = LOOKS / walks.len();
     let walked = walks.into_iter().map(|way| walk(connection, filter, way, span, Walker::new(limit, looks)));
