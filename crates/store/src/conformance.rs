@@ -18,8 +18,10 @@ use std::{
 };
 use uuid::Uuid;
 
+mod old;
 mod tasks;
 
+pub(crate) use old::*;
 pub use tasks::*;
 
 /// Hands the names of all checks to another macro.

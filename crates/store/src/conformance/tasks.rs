@@ -175,7 +175,7 @@ fn letter(job: u64, failed_at: i64, group: i64) -> DeadLetter {
     DeadLetter {
         job: job_id(job),
         queue: format!("queue-{}", job % 3),
-        task_type: (job % 2 == 0).then(|| format!("type-{}", job % 4)),
+        task_type: job.is_multiple_of(2).then(|| format!("type-{}", job % 4)),
         failed_at: Time(failed_at),
         kind: FailureKind::ALL[job as usize % FailureKind::ALL.len()],
         error: format!("error of {job}\0"),
@@ -475,8 +475,7 @@ pub async fn forgotten_jobs_leave_nothing(store: Arc<dyn Store>) {
     let late = delivery(1, 1, DeliveryState::Delivered { at: Time(9) });
     leader.commit_aside(Aside { deliveries: vec![late], ..Aside::default() }).await;
     assert_eq!(traces(&store, 1).await, Vec::<&str>::new());
-    let again = JobWrite { ..new(pending(1)) };
-    leader.commit(Batch { keys: vec![("key 1".into(), job_id(1))], ..jobs_batch([again]) }, vec![]).await;
+    leader.commit(Batch { keys: vec![("key 1".into(), job_id(1))], ..jobs_batch([new(pending(1))]) }, vec![]).await;
     assert_eq!(traces(&store, 1).await, ["row", "payload", "key"]);
 }
 
@@ -552,7 +551,7 @@ pub async fn every_filter_gives_what_it_says(store: Arc<dyn Store>) {
 pub async fn listings_look_at_a_bounded_number_of_rows(store: Arc<dyn Store>) {
     let mut leader = Leader::of(&store).await;
     let job = |n: u64| {
-        let state = if n % 3 == 0 { State::Failed { at: Time(1) } } else { State::Succeeded { at: Time(1) } };
+        let state = if n.is_multiple_of(3) { State::Failed { at: Time(1) } } else { State::Succeeded { at: Time(1) } };
         let name = if n % 2_000 < 2 { "rare" } else { "common" };
         Job { state, name: name.into(), ..pending(n) }
     };

@@ -38,6 +38,8 @@ pub const OF_QUEUE: &str = "
 pub const OVER: &str = "
     SELECT id, CASE WHEN created_at < $4 THEN record END
     FROM jobs WHERE (state, id) > ($1::smallint, $2) AND (state, id) < ($1::smallint, $3) ORDER BY state, id LIMIT $5";
+pub const AFTER: &str = "
+    SELECT record FROM jobs WHERE (state, id) > ($1::smallint, $2::uuid) AND state <= $1 ORDER BY state, id LIMIT $3";
 pub const WITH_UNFINISHED_DEPENDENTS: &str = "
     SELECT over.id FROM unnest($1::uuid[]) AS over (id) CROSS JOIN LATERAL (
         SELECT 1 FROM edges CROSS JOIN LATERAL (SELECT state FROM jobs WHERE jobs.id = edges.dependent OFFSET 0) AS job

@@ -31,6 +31,8 @@ pub const OF_QUEUE: &str = "
 pub const OVER: &str = "
     SELECT id, CASE WHEN created_at < ?4 THEN record END
     FROM jobs INDEXED BY jobs_state WHERE state = ?1 AND id > ?2 AND id < ?3 ORDER BY id";
+pub const AFTER: &str = "
+    SELECT record FROM jobs INDEXED BY jobs_state WHERE state = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
 // The cross join keeps SQLite from beginning with the jobs.
 pub const UNFINISHED_DEPENDENT: &str = "
     SELECT 1 FROM edges CROSS JOIN jobs ON jobs.id = edges.dependent
@@ -84,7 +86,8 @@ pub const AUDIT_OF_BOTH: &str = "
     WHERE actor = ?3 AND action = ?4 AND number < ?1 ORDER BY number DESC LIMIT ?2";
 
 #[cfg(test)]
-pub const ALL: [&str; 22] = [
+pub const ALL: [&str; 23] = [
+    AFTER,
     EACH_JOB,
     OF_STATE,
     OF_QUEUE,
@@ -191,6 +194,11 @@ pub fn expired(
     }
     let walked = walker.end();
     Ok((walked.found, walked.stopped))
+}
+
+/// Jobs in this state with ids after `after`, in order.
+pub fn of_state(connection: &Connection, state: StateKind, after: JobId, limit: usize) -> Result<Vec<Job>, StoreError> {
+    records(connection, AFTER, (state_number(state), after.as_bytes(), signed(limit as u64)))
 }
 
 pub fn dead_letters(
