@@ -5,7 +5,7 @@ use super::{
     rows::{self, RowStatements},
 };
 use crate::{
-    Commit, Leadership, StoreError,
+    Aside, Commit, Leadership, StoreError,
     record::{JobColumns, encode, encode_compact, is_terminated, signed, unsigned},
 };
 use futures::future::{BoxFuture, join_all};
@@ -291,10 +291,14 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// Each call is sent when it is first polled, so they go out in order, the COMMIT last.
     async fn commit(mut self) -> Result<Wrote, StoreError> {
         let client = self.client;
         self.calls.push(Box::pin(async move { client.batch_execute("COMMIT").await.map(|()| (Table::Other, 0)) }));
+        self.finish().await
+    }
+
+    /// Each call is sent when it is first polled, so they go out in order.
+    async fn finish(self) -> Result<Wrote, StoreError> {
         let mut wrote = Wrote::default();
         for answer in join_all(self.calls).await {
             match answer? {
@@ -305,6 +309,14 @@ impl<'a> Pipeline<'a> {
         }
         Ok(wrote)
     }
+}
+
+/// Writes what a batch has besides jobs, in the transaction that is under way.
+pub async fn add(client: &Client, statements: &RowStatements, batch: Batch) -> Result<(), StoreError> {
+    let commit = Commit { epoch: 0, batch, logs: Vec::new(), aside: Aside::default() };
+    let mut pipeline = Pipeline { client, calls: Vec::new() };
+    rows::send(&mut pipeline, statements, &commit)?;
+    pipeline.finish().await.map(drop)
 }
 
 /// The rows of one statement: not too many, and not too many bytes unless a single row has them.

@@ -55,6 +55,33 @@ fn a_newer_schema_is_refused() {
 }
 
 #[tokio::test]
+async fn an_old_database_comes_up() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("hodei.db");
+    let old = Connection::open(&path).expect("open");
+    old.execute_batch("CREATE TABLE schema_migrations (version INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT")
+        .expect("table");
+    for step in &migration::ALL[..2] {
+        old.execute_batch(step.sqlite).expect(step.name);
+        old.execute("INSERT INTO schema_migrations VALUES (?1, ?2)", (step.version, step.name)).expect("version");
+    }
+    for row in conformance::old_rows() {
+        let job = row.columns();
+        let sql = "INSERT INTO jobs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+        let key = (job.id, job.state, job.queue, job.class, job.priority);
+        let row = (key.0, key.1, key.2, key.3, key.4, job.seq, job.due_at, job.created_at, &row.record);
+        old.execute(sql, row).expect("row");
+    }
+    old.execute("INSERT INTO placements VALUES (1, 5, ?1)", (conformance::old_placements(),)).expect("placements");
+    drop(old);
+    for _ in 0..2 {
+        drop(Sqlite::open(&path).expect("open"));
+    }
+    let store: Arc<dyn Store> = Arc::new(Sqlite::open(&path).expect("open"));
+    conformance::check_old_database(&store).await;
+}
+
+#[tokio::test]
 async fn what_was_committed_is_there_after_a_restart() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("hodei.db");
