@@ -72,6 +72,20 @@ impl Dependencies {
         self.ended.contains(&job)
     }
 
+    /// The end of this job has been told up to `told`. A batch holds the last word alone.
+    fn settle(&mut self, job: JobId, told: Option<JobId>) {
+        self.settling.insert(job, told);
+        self.told.retain(|other| *other != job);
+        self.marks.push(Settling { job, told });
+    }
+
+    /// It has been told to all.
+    fn settled(&mut self, job: JobId) {
+        self.settling.remove(&job);
+        self.marks.retain(|mark| mark.job != job);
+        self.told.push(job);
+    }
+
     fn remember(&mut self, edge: Edge) {
         self.known.entry(edge.dependency).or_default().push(edge.dependent);
         self.edges += 1;
@@ -215,8 +229,7 @@ impl Brain {
             self.tell(id, dependent);
         }
         if all {
-            self.dependencies.settling.remove(&id);
-            self.dependencies.told.push(id);
+            self.dependencies.settled(id);
             self.leaving.push(id);
         } else {
             self.dependencies.settling.insert(id, Telling { told: last, outdated: false });
