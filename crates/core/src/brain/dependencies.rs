@@ -72,11 +72,11 @@ impl Dependencies {
         self.ended.contains(&job)
     }
 
-    /// The end of this job has been told up to `told`. A batch holds the last word alone.
-    fn settle(&mut self, job: JobId, told: Option<JobId>) {
-        self.settling.insert(job, told);
+    /// The end of this job has been told so far. A batch holds the last word alone.
+    fn settle(&mut self, job: JobId, telling: Telling) {
+        self.settling.insert(job, telling);
         self.told.retain(|other| *other != job);
-        self.marks.push(Settling { job, told });
+        self.marks.push(Settling { job, told: telling.told });
     }
 
     /// It has been told to all.
@@ -182,9 +182,8 @@ impl Brain {
                 dependents.iter().for_each(|dependent| self.tell(id, *dependent));
                 self.leaving.extend(dependents);
             } else {
-                self.dependencies.marks.push(Settling { job: id, told: None });
                 let under_way = self.dependencies.settling.contains_key(&id);
-                self.dependencies.settling.insert(id, Telling { told: None, outdated: under_way });
+                self.dependencies.settle(id, Telling { told: None, outdated: under_way });
                 if !under_way {
                     self.read_dependents(id, None);
                 }
@@ -232,8 +231,7 @@ impl Brain {
             self.dependencies.settled(id);
             self.leaving.push(id);
         } else {
-            self.dependencies.settling.insert(id, Telling { told: last, outdated: false });
-            self.dependencies.marks.push(Settling { job: id, told: last });
+            self.dependencies.settle(id, Telling { told: last, outdated: false });
             self.read_dependents(id, last);
         }
     }
