@@ -125,7 +125,7 @@ pub struct Shell {
 pub struct Script {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub interpreter: String,
-    #[cfg_attr(feature = "schema", schema(min_length = 1, pattern = "^[^\\x00]*$"))]
+    #[cfg_attr(feature = "schema", schema(min_length = 1))]
     pub content: String,
 }
 

@@ -49,6 +49,17 @@ fn refine(document: &mut Value) {
     body["schema"] = submitted.clone();
     body["example"] =
         json!({ "task": { "type": "email.send", "payload": { "to": "ana@example.com" } }, "priority": "high" });
+    for operation in operations(document) {
+        let Some(content) = operation.pointer_mut("/requestBody/content/application~1json/schema") else { continue };
+        // A body that may be left out is an object when it is there.
+        let body = content["oneOf"].as_array().and_then(|two| two.iter().find(|one| one["type"] != "null").cloned());
+        if let (Some(body), true) = (body, content["oneOf"][0]["type"] == "null") {
+            *content = body;
+            operation["requestBody"]["required"] = json!(false);
+        }
+    }
+    // Lines are no JSON value that a schema could speak of.
+    document["paths"]["/api/v1/jobs/bulk"]["post"]["requestBody"]["content"]["application/x-ndjson"]["schema"] = json!({});
     let work = ["task", "shell", "script"].map(|kind| json!({ "required": [kind] }));
     let schemas = &mut document["components"]["schemas"];
     schemas["SubmittedJob"] = json!({
@@ -58,6 +69,11 @@ fn refine(document: &mut Value) {
     let jobs = json!({ "type": "array", "items": submitted, "minItems": 1, "maxItems": 10_000 });
     schemas["Batch"]["properties"]["jobs"] = jobs.clone();
     schemas["BatchBody"] = json!({ "oneOf": [{ "$ref": "#/components/schemas/Batch" }, jobs] });
+}
+
+fn operations(document: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let paths = document["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());
+    paths.filter_map(Value::as_object_mut).flat_map(|item| item.values_mut())
 }
 
 pub fn openapi(document: Bytes) -> Response {

@@ -24,6 +24,7 @@ use utoipa::IntoParams;
 
 const DEFAULT_PAGE: usize = 1000;
 const MAX_PAGE: usize = 10_000;
+const MAX_TAIL: u64 = 1_000_000_000;
 const NEXT_PAGE: HeaderName = HeaderName::from_static("next-page-token");
 
 #[derive(Debug, IntoParams)]
@@ -36,13 +37,21 @@ pub struct Which {
     #[param(min_length = 1)]
     page_token: Option<String>,
     /// Only the last entries; then there is no page before.
+    #[param(minimum = 0, maximum = 1000000000)]
     tail: Option<u64>,
 }
 
 impl FromArgs for Which {
     fn from_args(args: &mut Args) -> std::result::Result<Self, Invalid> {
         let (limit, page_token) = (args.limit(DEFAULT_PAGE, MAX_PAGE)?, args.text("page_token")?);
-        Ok(Self { limit, page_token, tail: args.parsed("tail", "a number")? })
+        Ok(Self { limit, page_token, tail: tail(args)? })
+    }
+}
+
+fn tail(args: &mut Args) -> std::result::Result<Option<u64>, Invalid> {
+    match args.parsed("tail", "a number")? {
+        Some(tail) if tail > MAX_TAIL => Err(Invalid::new("tail", format!("must be at most {MAX_TAIL}"))),
+        tail => Ok(tail),
     }
 }
 
@@ -102,12 +111,13 @@ fn as_printed(entries: &[v1::LogEntry], next: &str) -> Response {
 #[into_params(parameter_in = Query)]
 pub struct From {
     /// Only the last entries of what is stored, then what comes.
+    #[param(minimum = 0, maximum = 1000000000)]
     tail: Option<u64>,
 }
 
 impl FromArgs for From {
     fn from_args(args: &mut Args) -> std::result::Result<Self, Invalid> {
-        Ok(Self { tail: args.parsed("tail", "a number")? })
+        Ok(Self { tail: tail(args)? })
     }
 }
 
