@@ -303,14 +303,14 @@ pub enum QueueCommand {
 #[group(required = true, multiple = true)]
 pub struct QueueSettingsArgs {
     /// Starts in a span of time, such as 100/1m.
-    #[arg(long, value_name = "N/TIME", value_parser = values::rate)]
-    pub rate: Option<Option<values::Rate>>,
+    #[arg(long, value_name = "N/TIME", value_parser = values::optional_rate)]
+    pub rate: Option<values::Setting<values::Rate>>,
     /// Jobs at one time.
     #[arg(long, value_name = "N", value_parser = values::optional_count)]
-    pub concurrency: Option<Option<i32>>,
+    pub concurrency: Option<values::Setting<i32>>,
     /// A job that has waited this long counts as one priority higher.
     #[arg(long, value_name = "TIME", value_parser = values::optional_length)]
-    pub ageing: Option<Option<Millis>>,
+    pub ageing: Option<values::Setting<Millis>>,
 }
 
 #[derive(Debug, Subcommand)]
