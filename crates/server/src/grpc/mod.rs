@@ -4,6 +4,7 @@ mod admin;
 mod agents;
 pub(crate) mod jobs;
 pub(crate) mod logs;
+mod webhooks;
 
 use crate::{
     calls::{Calls, Problem},
@@ -34,6 +35,7 @@ pub async fn routes(
     use v1::{
         job_execution_service_server::JobExecutionServiceServer as Jobs,
         log_stream_service_server::LogStreamServiceServer as Logs,
+        webhook_service_server::WebhookServiceServer as Webhooks,
         worker_admin_service_server::WorkerAdminServiceServer as Admin,
         worker_agent_service_server::WorkerAgentServiceServer as Agents,
     };
@@ -42,6 +44,7 @@ pub async fn routes(
     health.set_serving::<Logs<logs::Service>>().await;
     health.set_serving::<Agents<agents::Service>>().await;
     health.set_serving::<Admin<admin::Service>>().await;
+    health.set_serving::<Webhooks<webhooks::Service>>().await;
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -49,10 +52,12 @@ pub async fn routes(
     let calls = Calls { engine: engine.clone() };
     let jobs = jobs::Service { calls: calls.clone(), closing: closing.clone() };
     let logs = logs::Service { calls: calls.clone(), closing };
+    let webhooks = webhooks::Service { calls: calls.clone() };
     let routes = Routes::new(health_service)
         .add_service(reflection)
         .add_service(Jobs::new(jobs).max_decoding_message_size(MAX_REQUEST).max_encoding_message_size(MAX_REQUEST))
         .add_service(Logs::new(logs))
+        .add_service(Webhooks::new(webhooks))
         .add_service(Agents::new(agents::Service { calls }).max_decoding_message_size(MAX_REQUEST))
         .add_service(Admin::new(admin::Service { engine: engine.clone() }));
     let counted = middleware::map_response(move |response| {
