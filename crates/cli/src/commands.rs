@@ -1,10 +1,14 @@
 //! One file per command, or per group of commands.
 
+pub mod dlq;
+pub mod events;
 pub mod follow;
 pub mod job;
 pub mod logs;
+pub mod queue;
 pub mod run;
 pub mod serve;
 pub mod spec;
 pub mod token;
+pub mod webhook;
 pub mod worker;

@@ -6,6 +6,7 @@ mod jobs;
 mod queues;
 mod webhooks;
 
+pub use dead_letters::Which;
 pub use jobs::Submitted;
 
 use crate::engine::{CallError, Engine};

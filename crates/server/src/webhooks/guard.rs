@@ -118,7 +118,7 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
         [0xfc00..=0xfdff, ..] => Some("private"),
         [0xfe80..=0xfebf, ..] => Some("link-local"),
         [0xfec0..=0xfeff, ..] => Some("site-local"),
-        [0xff00.., ..] => Some("multicast"),
+        [0xff00..=0xffff, ..] => Some("multicast"),
         [0x2001, 0x0db8, ..] | [0x3fff, 0..=0x0fff, ..] => Some("for documentation"),
         // Teredo, benchmarks and others that a protocol uses for itself.
         [0x2001, 0..=0x01ff, ..] => Some("reserved"),
