@@ -4,6 +4,7 @@ use crate::process::until;
 use hodei_api::v1::{
     self, job_execution_service_client::JobExecutionServiceClient as Jobs,
     log_stream_service_client::LogStreamServiceClient as Logs,
+    webhook_service_client::WebhookServiceClient as Webhooks,
     worker_admin_service_client::WorkerAdminServiceClient as Admin,
     worker_agent_service_client::WorkerAgentServiceClient as Agents,
 };
@@ -47,6 +48,10 @@ impl Client {
 
     pub fn logs(&self) -> Logs<Channel> {
         Logs::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub fn webhooks(&self) -> Webhooks<Channel> {
+        Webhooks::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
     pub fn admin(&self) -> Admin<Channel> {

@@ -13,4 +13,5 @@ mod postgres;
 mod process;
 mod run;
 mod tasks;
+mod webhooks;
 mod workers;

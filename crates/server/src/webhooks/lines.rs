@@ -9,8 +9,9 @@ use std::collections::{HashMap, VecDeque};
 /// Messages on their way at one time, in all and to one receiver.
 const FLYING: usize = 64;
 const FLYING_TO_ONE: usize = 8;
-/// Deliveries that are held in memory, waiting ones included.
+/// Deliveries that are held in memory, waiting ones included: shared by all receivers, and with one for each that has none.
 const HELD: usize = 8192;
+const MOST_HELD: usize = 2 * HELD;
 
 #[derive(Debug)]
 pub struct Lines<W> {
@@ -53,12 +54,13 @@ impl<W> Lines<W> {
     /// Puts it in its receiver's line, or gives it back if that is as long as it may get.
     pub fn add(&mut self, delivery: Delivery) -> Result<(), Delivery> {
         let receiver = receiver(&delivery.to.url).to_owned();
-        let free = HELD.saturating_sub(self.held.len());
-        let line = self.lines.entry(receiver.clone()).or_default();
         // A quarter of what is left: however many receivers are slow, there is room for one more.
-        if line.waiting.len() >= free / 4 {
+        let room = (HELD.saturating_sub(self.held.len()) / 4).max(1);
+        let waiting = self.lines.get(&receiver).map_or(0, |line| line.waiting.len());
+        if waiting >= room || self.held.len() >= MOST_HELD {
             return Err(delivery);
         }
+        let line = self.lines.entry(receiver.clone()).or_default();
         self.held.insert(delivery.id, Held { receiver: receiver.clone(), wishes: None });
         line.waiting.push_back(delivery);
         self.give_turn(receiver);
@@ -179,12 +181,15 @@ mod tests {
     #[test]
     fn however_many_are_slow_there_is_room_for_another() {
         let mut lines: Lines<()> = Lines::default();
-        for host in 0..40 {
+        let mut fill = |host: u64| {
             let url = format!("https://host-{host}.example/");
-            let taken = (0..HELD as u64).take_while(|n| lines.add(delivery(host * 100_000 + n, &url)).is_ok()).count();
-            assert!(taken > 0, "{host}");
-        }
-        assert!(lines.held() < HELD);
+            (0..HELD as u64).take_while(|n| lines.add(delivery(host * 100_000 + n, &url)).is_ok()).count()
+        };
+        assert!(fill(0) > 1000);
+        assert!((1..200).all(|host| fill(host) > 0));
+        // But not without end.
+        assert!((200..2 * MOST_HELD as u64).any(|host| fill(host) == 0));
+        assert_eq!((lines.held(), lines.lines.values().filter(|line| line.waiting.is_empty()).count()), (MOST_HELD, 0));
     }
 
     #[test]

@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_busy_receiver_says_when_within_reason() {
-        let pending = |seconds| DeliveryState::Pending { next: Time(1500 + seconds * 1000) };
+        let pending = |seconds: i64| DeliveryState::Pending { next: Time(1500 + seconds * 1000) };
         assert_eq!(after(&mut new(), &answered(429, Some(7))), pending(7));
         assert_eq!(after(&mut new(), &answered(503, Some(0))), pending(1));
         assert_eq!(after(&mut new(), &answered(503, Some(1_000_000))), pending(24 * 3600));
