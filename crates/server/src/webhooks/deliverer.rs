@@ -103,10 +103,13 @@ impl Deliverer {
         let due = store.deliveries_due(now, limit).await?;
         let more = due.len() >= limit;
         let mut put_off = Vec::new();
-        for delivery in due {
-            if !self.lines.holds(delivery.id)
-                && let Err(mut delivery) = self.lines.add(delivery)
-            {
+        for mut delivery in due {
+            if self.lines.holds(delivery.id) {
+                continue;
+            }
+            if self.lines.has_room_for(&delivery) {
+                self.lines.add(delivery);
+            } else {
                 let wait = Millis(PUT_OFF.0 / 2 + chance() % PUT_OFF.0);
                 delivery.state = DeliveryState::Pending { next: now + wait };
                 put_off.push(delivery);
