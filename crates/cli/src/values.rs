@@ -1,7 +1,7 @@
 //! How people write lengths of time, sizes and cores.
 
 use bytesize::ByteSize;
-use hodei_core::time::Millis;
+use hodei_core::{spec::Secret, time::Millis};
 use serde::{Deserialize, Deserializer, de::Error};
 
 /// Thousandths of a core.
@@ -44,6 +44,11 @@ pub fn variable(text: &str) -> Result<(String, String), String> {
             Err(_) => Err(format!("{text} is not set here; write {text}=VALUE")),
         },
     }
+}
+
+/// The value of an environment variable, which no error shows.
+pub fn secret_variable(name: &str) -> Result<Secret, String> {
+    std::env::var(name).map(Secret).map_err(|_| format!("{name} is not set here; it must hold the secret"))
 }
 
 /// Starts in a span of time.
@@ -96,6 +101,11 @@ pub fn limit(text: &str) -> Result<(String, i32), String> {
 
 pub fn length_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Millis, D::Error> {
     length(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
+pub fn lengths_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Millis>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts.iter().map(|text| length(text).map_err(D::Error::custom)).collect()
 }
 
 pub fn optional_length_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Millis>, D::Error> {

@@ -4,6 +4,7 @@
 mod dead_letters;
 mod jobs;
 mod queues;
+mod webhooks;
 
 pub use dead_letters::Which;
 pub use jobs::Submitted;
