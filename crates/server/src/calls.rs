@@ -5,6 +5,7 @@ mod dead_letters;
 mod jobs;
 mod logs;
 mod queues;
+mod webhooks;
 mod workers;
 
 pub use dead_letters::Which;

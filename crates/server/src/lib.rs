@@ -21,6 +21,7 @@ mod rest;
 mod secrets;
 mod server;
 mod watch;
+pub mod webhooks;
 
 pub use options::Options;
 pub use server::{Server, ServerError};

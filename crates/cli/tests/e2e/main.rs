@@ -20,4 +20,5 @@ mod rest;
 mod run;
 mod submit;
 mod tasks;
+mod webhooks;
 mod workers;

@@ -17,13 +17,14 @@ const WORDS: &str = "Jobs, queues, dead letters, workers, logs and events of a H
     Moments are RFC 3339, lengths are words such as `5m` or milliseconds in a field that ends in `_ms`. A field that does not \
     apply is left out; no answer has a null. Fields and parameters that are not known are refused. Listings come in pages: \
     `next_page_token` of one is `page_token` of the next. Errors are `application/problem+json` (RFC 9457).";
-const TAGS: [(&str, &str); 7] = [
+const TAGS: [(&str, &str); 8] = [
     ("jobs", "Submitting work, and seeing what became of it."),
     ("logs", "What jobs print."),
     ("events", "What happens, as it is committed."),
     ("queues", "Queues exist with their first job; they can be paused and limited."),
     ("dead letters", "Jobs that failed for good."),
     ("workers", "Those who run the jobs."),
+    ("webhooks", "What was told to whom when jobs ended."),
     ("health", "For probes."),
 ];
 
@@ -59,7 +60,8 @@ fn refine(document: &mut Value) {
         }
     }
     // Lines are no JSON value that a schema could speak of.
-    document["paths"]["/api/v1/jobs/bulk"]["post"]["requestBody"]["content"]["application/x-ndjson"]["schema"] = json!({});
+    document["paths"]["/api/v1/jobs/bulk"]["post"]["requestBody"]["content"]["application/x-ndjson"]["schema"] =
+        json!({});
     let work = ["task", "shell", "script"].map(|kind| json!({ "required": [kind] }));
     let schemas = &mut document["components"]["schemas"];
     schemas["SubmittedJob"] = json!({

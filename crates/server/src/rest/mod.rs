@@ -12,6 +12,7 @@ mod queues;
 mod routes;
 mod shown;
 mod submit;
+mod webhooks;
 mod workers;
 
 use crate::{calls::Calls, engine::Engine};

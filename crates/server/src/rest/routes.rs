@@ -3,7 +3,7 @@
 use super::{
     Rest, dead_letters, events, health, jobs, logs,
     problem::{self, Details, Error},
-    queues, submit, workers,
+    queues, submit, webhooks, workers,
 };
 use axum::{
     extract::{MatchedPath, Request},
@@ -53,6 +53,8 @@ pub fn table() -> OpenApiRouter<Rest> {
         ("workers.create_token", routes!(workers::create_token)),
         ("workers.get", routes!(workers::get)),
         ("workers.drain", routes!(workers::drain)),
+        ("webhooks.list", routes!(webhooks::list)),
+        ("webhooks.redeliver", routes!(webhooks::redeliver)),
         ("health.whole", routes!(health::whole)),
         ("health.live", routes!(health::live)),
         ("health.ready", routes!(health::ready)),
