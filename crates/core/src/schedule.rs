@@ -2,6 +2,7 @@
 
 use crate::{
     id::{JobId, ScheduleId},
+    spec::Webhook,
     time::{Millis, Time},
 };
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,9 @@ pub struct ScheduleRecord {
     pub live: Vec<JobId>,
     /// The tick that waits until they are.
     pub queued: Option<Time>,
+    /// That of its job, whose payload goes to workers and has no part of it.
+    #[serde(default)]
+    pub webhook: Option<Webhook>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
