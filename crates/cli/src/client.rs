@@ -5,8 +5,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use hodei_api::{
     channel::tuned,
     v1::{
-        ListWorkersRequest, job_execution_service_client::JobExecutionServiceClient as Jobs,
-        log_stream_service_client::LogStreamServiceClient as Logs,
+        ListWorkersRequest, dead_letter_service_client::DeadLetterServiceClient as DeadLetters,
+        event_service_client::EventServiceClient as Events,
+        job_execution_service_client::JobExecutionServiceClient as Jobs,
+        log_stream_service_client::LogStreamServiceClient as Logs, queue_service_client::QueueServiceClient as Queues,
         worker_admin_service_client::WorkerAdminServiceClient as Admin,
     },
 };
@@ -216,6 +218,18 @@ impl Client {
 
     pub fn logs(&self) -> Logs<Channel> {
         Logs::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub fn queues(&self) -> Queues<Channel> {
+        Queues::new(self.channel.clone())
+    }
+
+    pub fn dead_letters(&self) -> DeadLetters<Channel> {
+        DeadLetters::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub fn events(&self) -> Events<Channel> {
+        Events::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
     pub fn admin(&self) -> Admin<Channel> {

@@ -4,6 +4,7 @@ use crate::{
     engine::{Engine, LoopEnd},
     grpc, http,
     listen::{self, Addresses, ListenError},
+    maintenance,
     options::Options,
 };
 use futures::future::{BoxFuture, FutureExt};
@@ -103,6 +104,7 @@ impl Server {
                 _ = axum::serve(listener, app).with_graceful_shutdown(until).await;
             });
         }
+        maintenance::start(&server.engine, &server.closing.subscribe(), &mut server.tasks);
         if let Some(path) = &at.socket {
             server.serve(&routes, UnixListenerStream::new(listen::unix(path)?));
         }

@@ -237,6 +237,13 @@ pub struct Aside {
 }
 
 impl Aside {
+    pub fn add(&mut self, other: Aside) {
+        self.api_tokens.extend(other.api_tokens);
+        self.audit.extend(other.audit);
+        self.deliveries.extend(other.deliveries);
+        self.journal_from = self.journal_from.max(other.journal_from);
+    }
+
     pub fn is_empty(&self) -> bool {
         self.api_tokens.is_empty() && self.audit.is_empty() && self.deliveries.is_empty() && self.journal_from.is_none()
     }
