@@ -8,6 +8,9 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+/// Idempotency keys that begin like this are those of ticks.
+pub const KEY_PREFIX: &str = "schedule/";
+
 /// A schedule with what it has done so far. The job that it makes is kept beside it, as it was submitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduleRecord {

@@ -19,6 +19,7 @@ mod pages;
 mod placements;
 mod queues;
 mod ready;
+mod schedules;
 mod timers;
 mod workers;
 
@@ -35,6 +36,7 @@ pub use input::{
 #[cfg(any(test, feature = "inspect"))]
 pub use kept::Kept;
 pub use queues::QueueView;
+pub use schedules::ScheduleView;
 
 use crate::{
     defect::{Defect, planted},
@@ -56,6 +58,7 @@ use pages::Reads;
 use placements::Placements;
 use queues::Queues;
 use ready::Ready;
+use schedules::Schedules;
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
@@ -126,6 +129,7 @@ pub struct Brain {
     placements: Placements,
     dependencies: Dependencies,
     queues: Queues,
+    schedules: Schedules,
     moves: Moves,
     /// Idempotency keys that this turn has asked for or made, and whose they are.
     keys: HashMap<Arc<str>, JobId>,
@@ -184,6 +188,8 @@ pub struct Loaded {
     pub queues: Vec<QueueRecord>,
     pub counts: Vec<(Arc<str>, StateKind, u64)>,
     pub schedules: Vec<(ScheduleRecord, ScheduledJob)>,
+    /// The unfinished jobs of schedules whose ticks replace them.
+    pub replaceable: Vec<Job>,
     /// Ends that are being told, with the jobs that ended.
     pub settling: Vec<(Settling, Job)>,
 }
@@ -208,6 +214,7 @@ impl Brain {
             placements: Placements::default(),
             dependencies: Dependencies::default(),
             queues: Queues::load(loaded.queues, loaded.counts),
+            schedules: Schedules::load(loaded.schedules),
             moves: Moves::default(),
             keys: HashMap::new(),
             new_keys: Vec::new(),
@@ -240,6 +247,9 @@ impl Brain {
             brain.take_back_placed(placement, job);
         }
         brain.placements.inherited(loaded.placed_in);
+        for job in loaded.replaceable {
+            brain.jobs.entry(job.id).or_insert_with(|| Entry::stored(job));
+        }
         for (mark, job) in loaded.settling {
             brain.go_on_telling(mark, job);
         }
@@ -293,9 +303,11 @@ impl Brain {
         self.tokens.get(&token).map(|token| token.worker)
     }
 
-    /// Whether any job is not finished. Jobs that are not in memory wait behind some that are, or are being read.
+    /// Whether any job is not finished or will be made by a schedule. Jobs that are not in memory wait behind some that are, or are being read.
     pub fn has_work(&self) -> bool {
-        !self.reads.none_open() || self.jobs.values().any(|entry| !entry.job.state.kind().is_finished())
+        !self.reads.none_open()
+            || self.schedules.any_runs()
+            || self.jobs.values().any(|entry| !entry.job.state.kind().is_finished())
     }
 
     /// Why a job is not running, in words.
@@ -316,7 +328,8 @@ impl Brain {
     pub fn next_wake(&self) -> (Option<Time>, Option<Elapsed>) {
         let expiry = self.fleet.next_expiry(self.config.lease_grace);
         let lease = expiry.map(|at| at.min(self.elapsed + LEASE_WATCH));
-        (self.timers.next(), lease.into_iter().chain(self.placements.next_wake()).min())
+        let due = self.timers.next().into_iter().chain(self.schedules.next()).min();
+        (due, lease.into_iter().chain(self.placements.next_wake()).min())
     }
 
     // ---- the turn -----------------------------------------------------------------------------------------------
@@ -358,7 +371,10 @@ impl Brain {
                 let answer = self.set_queue(&queue, order);
                 self.answer(caller, answer);
             }
-            Input::SetSchedule { caller, .. } => self.answer(caller, Err(Refusal::NoSuchSchedule)),
+            Input::SetSchedule { caller, schedule, order } => {
+                let answer = self.set_schedule(schedule, order);
+                self.answer(caller, answer);
+            }
             Input::CreateToken { caller, token } => {
                 self.dirty_tokens.insert(token.hash);
                 self.tokens.insert(token.hash, token);
@@ -402,6 +418,7 @@ impl Brain {
         }
         self.forget_old_tokens();
         self.write_late_placements();
+        self.fire_schedules();
         self.tell_dependents();
         self.place();
         self.ask_for_more();
@@ -423,6 +440,7 @@ impl Brain {
         let kind = job.state.kind();
         kind.is_active()
             || self.dependencies.needs(job.id)
+            || self.schedules.needs(job)
             || (!kind.is_finished() && (self.ready.holds(job) || self.timer_held(job)))
     }
 

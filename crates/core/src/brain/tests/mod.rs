@@ -4,6 +4,7 @@ mod leases;
 mod model;
 mod paging;
 mod queue;
+mod schedules;
 mod workers;
 
 use super::*;
