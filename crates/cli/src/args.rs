@@ -70,6 +70,16 @@ pub enum Command {
 }
 
 #[derive(Debug, Args)]
+pub struct SubmitArgs {
+    /// Many jobs: a graph in YAML (*.yaml, *.yml), whose jobs depend on each other by their names and are stored all or
+    /// none, or JSON lines, one job each; '-' reads JSON lines from standard input.
+    #[arg(long, short, value_name = "FILE|-", conflicts_with_all = ["command", "script", "task"])]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub job: JobArgs,
+}
+
+#[derive(Debug, Args)]
 pub struct RunArgs {
     /// Print the job's id and return at once.
     #[arg(long, short)]
@@ -164,7 +174,7 @@ pub struct JobArgs {
     #[arg(long, value_name = "TIME", value_parser = values::length)]
     pub heartbeat_timeout: Option<Millis>,
     /// The program and its arguments. No shell interprets them.
-    #[arg(last = true, value_name = "COMMAND", required_unless_present_any = ["script", "task"])]
+    #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
 
@@ -207,8 +217,8 @@ pub enum StateArg {
 
 #[derive(Debug, Subcommand)]
 pub enum JobCommand {
-    /// Store a job and print its id.
-    Submit(Box<JobArgs>),
+    /// Store a job, or all of a file, and print ids.
+    Submit(Box<SubmitArgs>),
     /// List jobs, newest first.
     List {
         #[command(flatten)]

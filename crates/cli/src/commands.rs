@@ -2,6 +2,7 @@
 
 pub mod dlq;
 pub mod events;
+pub mod file;
 pub mod follow;
 pub mod job;
 pub mod logs;

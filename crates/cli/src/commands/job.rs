@@ -1,9 +1,9 @@
 //! `hodei job …`
 
 use crate::{
-    args::{JobArgs, JobFilterArgs, StateArg},
+    args::{JobFilterArgs, StateArg, SubmitArgs},
     client::{Client, explain, never_sent},
-    commands::{follow, run, spec},
+    commands::{file, follow, run, spec},
     exit, output,
 };
 use anyhow::{Result, bail};
@@ -37,7 +37,11 @@ fn is_leaving(status: &Status) -> bool {
     status.code() == Code::Unavailable && leaving
 }
 
-pub async fn submit(client: &mut Client, args: JobArgs, json: bool) -> Result<u8> {
+pub async fn submit(client: &mut Client, args: SubmitArgs, json: bool) -> Result<u8> {
+    if let Some(path) = &args.file {
+        return file::submit(client, path, json).await;
+    }
+    let args = args.job;
     let spec = spec::build(args, client.is_local(), None)?;
     let id = queue(client, spec).await?;
     run::print_id(&id, json);

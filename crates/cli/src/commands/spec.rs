@@ -76,7 +76,8 @@ fn work(args: &JobArgs) -> Result<v1::work::Kind> {
         let interpreter = args.interpreter.clone().or_else(|| named_in(&content)).unwrap_or_default();
         return Ok(v1::work::Kind::Script(v1::ScriptWork { interpreter, content }));
     }
-    let (program, args) = args.command.split_first().context("give a command after '--', or a --script")?;
+    let (program, args) =
+        args.command.split_first().context("what shall it run? Give a command after '--', a --script or a --task")?;
     Ok(v1::work::Kind::Shell(v1::ShellWork { program: program.clone(), args: args.to_vec() }))
 }
 
