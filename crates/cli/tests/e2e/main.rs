@@ -12,5 +12,6 @@ mod logs;
 mod postgres;
 mod process;
 mod run;
+mod schedules;
 mod tasks;
 mod workers;
