@@ -3,7 +3,8 @@
 use crate::{args::Common, config::Config, folder::Holder};
 use anyhow::{Context, Result, anyhow, bail};
 use hodei_api::{
-    channel::tuned,
+    channel::{self, tuned},
+    gather::Gathering,
     v1::{
         ListWorkersRequest, dead_letter_service_client::DeadLetterServiceClient as DeadLetters,
         event_service_client::EventServiceClient as Events,
@@ -84,9 +85,8 @@ impl Target {
     pub async fn channel(&self) -> Result<Channel> {
         match self {
             Target::Tcp(url) => {
-                let endpoint =
-                    tuned(Endpoint::from_shared(url.clone()).with_context(|| format!("'{url}' is not a URL"))?);
-                endpoint.connect().await.with_context(|| {
+                let endpoint = Endpoint::from_shared(url.clone()).with_context(|| format!("'{url}' is not a URL"))?;
+                channel::connect(endpoint).await.with_context(|| {
                     format!(
                         "no server answers at {url}; start one with 'hodei server' or 'hodei up', or check --server"
                     )
@@ -106,7 +106,7 @@ async fn socket(path: &Path) -> Result<Channel, tonic::transport::Error> {
         let path = path.clone();
         async move {
             let (short, _folder) = listen::reachable(&path)?;
-            io::Result::Ok(TokioIo::new(UnixStream::connect(short).await?))
+            io::Result::Ok(TokioIo::new(Gathering::new(UnixStream::connect(short).await?)))
         }
     });
     tuned(Endpoint::from_static("http://socket")).connect_with_connector(connect).await

@@ -8,6 +8,7 @@ use crate::{
     options::Options,
 };
 use futures::future::{BoxFuture, FutureExt};
+use hodei_api::gather::Gathering;
 use hodei_core::brain::Brain;
 use hodei_store::{Store, StoreError};
 use std::{
@@ -116,6 +117,7 @@ impl Server {
         S: Stream<Item = io::Result<IO>> + Send + 'static,
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
+        let incoming = incoming.map(|connection| connection.map(Gathering::new));
         let (routes, mut closed) = (routes.clone(), self.closing.subscribe());
         self.tasks.spawn(async move {
             let until = async move { _ = closed.wait_for(|closed| *closed).await };
