@@ -34,6 +34,8 @@ pub enum Defect {
     SlotNotReleased,
     OldStreamBelieved,
     LineForgotten,
+    ScheduleNotWritten,
+    NextTickFromNow,
 }
 
 impl Defect {
@@ -51,6 +53,8 @@ impl Defect {
             Defect::SlotNotReleased => Some(InCore::SlotNotReleased),
             Defect::OldStreamBelieved => Some(InCore::OldStreamBelieved),
             Defect::LineForgotten => Some(InCore::LineForgotten),
+            Defect::ScheduleNotWritten => Some(InCore::ScheduleNotWritten),
+            Defect::NextTickFromNow => Some(InCore::NextTickFromNow),
             Defect::EffectBeforeCommit
             | Defect::LogAckBeforeCommit
             | Defect::CommitNotRepeated

@@ -4,6 +4,7 @@
 use crate::dice::{Dice, For};
 use fastrand::Rng;
 use hodei_core::{
+    schedule::{Misfire, Overlap},
     spec::{JobSpec, Priority, Requirements, Work},
     time::{Millis, Time},
     worker::Capacity,
@@ -58,7 +59,16 @@ pub enum What {
     Enqueue { kind: u16, count: u16 },
     Cancel { pick: usize },
     Retry { pick: usize },
+    Schedule(Scheduled),
     Fault(Fault),
+}
+
+/// A schedule that somebody makes.
+#[derive(Clone, Copy, Debug)]
+pub struct Scheduled {
+    pub every: Millis,
+    pub overlap: Overlap,
+    pub misfire: Misfire,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,6 +238,9 @@ impl Plan {
                 strike(at + rng.u64(0..2000), &mut rng);
             }
         }
+        for _ in 0..rng.usize(0..4) {
+            plan(rng.u64(100..end), What::Schedule(Scheduled::draw(&mut rng)));
+        }
         let mut items: Vec<Planned> =
             all.into_iter().zip(0..).map(|((at, what), key)| Planned { at, key, what }).collect();
         items.sort_by_key(|item| item.at);
@@ -242,6 +255,17 @@ impl Plan {
             }
         }
         counts
+    }
+}
+
+impl Scheduled {
+    fn draw(rng: &mut Rng) -> Self {
+        let misfires = [Misfire::Skip, Misfire::FireOnce, Misfire::CatchUp(3)];
+        Self {
+            every: Millis(rng.u64(1000..6000)),
+            overlap: Overlap::ALL[rng.usize(..Overlap::ALL.len())],
+            misfire: misfires[rng.usize(..misfires.len())],
+        }
     }
 }
 

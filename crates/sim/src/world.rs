@@ -8,6 +8,7 @@ mod agent;
 mod calls;
 mod checks;
 mod links;
+mod schedules;
 mod server;
 
 use crate::{
@@ -283,6 +284,7 @@ impl World {
             What::Enqueue { kind, count } => self.call(Call::enqueue(item.key, kind, count)),
             What::Cancel { pick } => self.call_on_job(item.key, pick, true),
             What::Retry { pick } => self.call_on_job(item.key, pick, false),
+            What::Schedule(scheduled) => self.call(Call::schedule(item.key, scheduled)),
             What::Fault(fault) => self.strike(item.key, &fault),
         }
     }
@@ -315,6 +317,7 @@ impl World {
     }
 
     fn look(&mut self) {
+        self.end_schedules();
         if self.ledger.finished() != self.progress.0 {
             self.progress = (self.ledger.finished(), self.now);
         }

@@ -190,6 +190,11 @@ impl Brain {
     }
 
     pub(super) fn set_schedule(&mut self, id: ScheduleId, order: ScheduleOrder) -> Result<Answer, Refusal> {
+        // A tick that is due came before this order.
+        let next = self.schedules.all.get(&id).and_then(|schedule| schedule.record.next_tick);
+        if let Some(at) = next.filter(|at| *at <= self.now) {
+            self.fire_schedule(id, at);
+        }
         match order {
             ScheduleOrder::Put { record, job } => return self.put_schedule(*record, job),
             _ if !self.schedules.all.contains_key(&id) => return Err(Refusal::NoSuchSchedule),
@@ -296,11 +301,10 @@ impl Brain {
 
     /// Makes the jobs of these ticks that have none. They are of the past: what may overlap now is no concern of theirs.
     fn backfill(&mut self, id: ScheduleId, ticks: &[Time]) -> Result<Answer, Refusal> {
-        let own = self.schedules.all.get(&id).and_then(|schedule| schedule.record.next_tick);
         let mut made = 0;
         for tick in ticks {
-            // From here on the schedule makes them itself.
-            if own.is_some_and(|next| *tick >= next) || self.keys.contains_key(&tick_key(id, *tick)) {
+            // Those that are still to come the schedule makes itself.
+            if *tick > self.now || self.keys.contains_key(&tick_key(id, *tick)) {
                 continue;
             }
             let job = self.job_of(id, *tick, false)?;

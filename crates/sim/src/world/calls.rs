@@ -1,14 +1,14 @@
 //! The people who call: they ask, wait, lose patience and ask again.
 
-use super::{Event, World, job_id, note};
+use super::{Event, World, job_id, note, schedules::put};
 use crate::{
     dice::For,
-    plan::{payload_of, spec},
+    plan::{Scheduled, payload_of, spec},
     trace::About,
 };
 use hodei_core::{
-    brain::{Answer, Input, NewJob, Refusal, Registration},
-    id::{JobId, WorkerId},
+    brain::{Answer, Input, NewJob, Refusal, Registration, ScheduleOrder},
+    id::{JobId, ScheduleId, WorkerId},
     state::StateKind,
     time::Millis,
     token::{Hash, WorkerToken},
@@ -24,6 +24,8 @@ pub(super) enum Ask {
     Enqueue { kind: u16, count: u16 },
     Cancel(JobId),
     Retry(JobId),
+    Schedule(Scheduled),
+    Disable(ScheduleId),
     Drain(WorkerId),
     CreateToken(usize),
     Register(usize),
@@ -60,8 +62,17 @@ impl Call {
         Self { key, ask, attempt: 0, done: false }
     }
 
+    pub fn schedule(key: u64, scheduled: Scheduled) -> Self {
+        Self::new(key, Ask::Schedule(scheduled))
+    }
+
+    /// Whether this is going to disable a schedule.
+    pub fn disables(&self, schedule: ScheduleId) -> bool {
+        !self.done && matches!(self.ask, Ask::Disable(id) if id == schedule)
+    }
+
     fn must_happen(&self) -> bool {
-        matches!(self.ask, Ask::CreateToken(_) | Ask::Register(_) | Ask::Unregister(_))
+        matches!(self.ask, Ask::Disable(_) | Ask::CreateToken(_) | Ask::Register(_) | Ask::Unregister(_))
     }
 }
 
@@ -137,6 +148,8 @@ impl World {
                 note!(self, "client", About::from(job), "retry");
                 Input::Retry { caller, job }
             }
+            Ask::Schedule(scheduled) => put(caller, key, attempt, scheduled, time),
+            Ask::Disable(schedule) => Input::SetSchedule { caller, schedule, order: ScheduleOrder::Disable },
             Ask::Drain(worker) => Input::Drain { caller, worker },
             Ask::CreateToken(agent) => {
                 let token = WorkerToken {

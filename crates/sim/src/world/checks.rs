@@ -37,6 +37,8 @@ pub enum Rule {
     MemoryIsBounded,
     StoreAndMemoryAgree,
     EverythingFinishes,
+    OneJobPerTick,
+    OverlapPolicy,
     /// An assertion of the code itself.
     Assertion,
 }
@@ -63,7 +65,7 @@ impl fmt::Display for Broken {
 }
 
 #[track_caller]
-fn broken(rule: Rule, about: impl Into<About>, message: impl Into<String>) -> ! {
+pub(super) fn broken(rule: Rule, about: impl Into<About>, message: impl Into<String>) -> ! {
     std::panic::panic_any(Broken { rule, about: about.into(), message: message.into() })
 }
 
@@ -97,7 +99,7 @@ impl Needs {
 #[derive(Default)]
 pub(super) struct Ledger {
     /// Every job as the last turn left it, durable or not.
-    truth: BTreeMap<JobId, Job>,
+    pub(super) truth: BTreeMap<JobId, Job>,
     /// Those that wait, by class, and what each worker is bound to do.
     pending: BTreeMap<ClassId, Line>,
     bound: BTreeMap<WorkerId, Capacity>,
@@ -231,6 +233,7 @@ impl World {
                 assigned.push(job);
             }
         }
+        self.check_schedules(batch);
         self.check_capacity();
         assigned.iter().for_each(|job| self.check_order(job));
         self.check_waits(batch);

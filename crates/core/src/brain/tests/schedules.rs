@@ -199,6 +199,14 @@ fn a_trigger_makes_a_job_now_and_changes_no_tick() {
         rig.order(1, ScheduleOrder::Trigger).expect("a job");
     }
     assert_eq!(rig.ticks(), [10_000, 60_000, 60_000, 60_000]);
+    // Whatever is done to the schedule at that moment, the tick came first.
+    for (n, order) in [(2, ScheduleOrder::Disable), (3, ScheduleOrder::Delete)] {
+        rig.server.advance(MINUTE);
+        rig.order(1, order).expect("done");
+        rig.settle();
+        assert_eq!(rig.made().len(), 4 + n - 1);
+        rig.order(1, ScheduleOrder::Enable).ok();
+    }
 }
 
 #[test]
@@ -360,11 +368,16 @@ fn a_past_range_is_filled_once() {
     rig.away(Millis::ZERO);
     assert_eq!(rig.order(1, backfill(&ticks)), Ok(Answer::Count(0)), "not even after a restart");
     assert_eq!(rig.live().len(), 1, "what is of the past holds up no tick");
-    // A tick that is due but not made yet is the schedule's own.
+    // One that was skipped can be made up for, and one that is still to come can not.
     rig.server.advance(MINUTE);
-    assert_eq!(rig.order(1, backfill(&[tick(2)])), Ok(Answer::Count(0)));
+    assert_eq!(rig.order(1, backfill(&[tick(2), tick(3)])), Ok(Answer::Count(1)));
     let record = rig.record();
     assert_eq!((record.runs, record.skipped), (1, 1), "a backfill is no run of the schedule");
+    // One that is due at this moment is the schedule's own.
+    rig.put(every(MINUTE)).expect("updated");
+    rig.server.advance(MINUTE);
+    assert_eq!(rig.order(1, backfill(&[tick(3)])), Ok(Answer::Count(0)));
+    assert_eq!(rig.record().runs, 2);
 }
 
 #[test]
