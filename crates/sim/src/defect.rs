@@ -34,6 +34,14 @@ pub enum Defect {
     SlotNotReleased,
     OldStreamBelieved,
     LineForgotten,
+    ReleasedEarly,
+    TellingForgotten,
+    KeyForgotten,
+    StartNotCounted,
+    PauseForgotten,
+    ResumeForgotten,
+    BlockCounted,
+    BlockIgnored,
 }
 
 impl Defect {
@@ -51,6 +59,14 @@ impl Defect {
             Defect::SlotNotReleased => Some(InCore::SlotNotReleased),
             Defect::OldStreamBelieved => Some(InCore::OldStreamBelieved),
             Defect::LineForgotten => Some(InCore::LineForgotten),
+            Defect::ReleasedEarly => Some(InCore::ReleasedEarly),
+            Defect::TellingForgotten => Some(InCore::TellingForgotten),
+            Defect::KeyForgotten => Some(InCore::KeyForgotten),
+            Defect::StartNotCounted => Some(InCore::StartNotCounted),
+            Defect::PauseForgotten => Some(InCore::PauseForgotten),
+            Defect::ResumeForgotten => Some(InCore::ResumeForgotten),
+            Defect::BlockCounted => Some(InCore::BlockCounted),
+            Defect::BlockIgnored => Some(InCore::BlockIgnored),
             Defect::EffectBeforeCommit
             | Defect::LogAckBeforeCommit
             | Defect::CommitNotRepeated
