@@ -10,6 +10,7 @@ use hodei_core::{
     brain::{Batch, Refusal, WorkerView},
     id::{ExecutionId, JobId, WorkerId},
     job::{ClassId, Execution, Job},
+    journal::Change,
     protocol::Verdict,
     spec::{Concurrency, Priority, Requirements},
     state::{FailureKind, Outcome, State, StateKind},
@@ -180,7 +181,6 @@ impl Ledger {
         match job.state.kind() {
             StateKind::Waiting => _ = self.waiting.insert(job.id),
             StateKind::Blocked => _ = self.blocked.insert(job.id),
-            kind if kind.is_finished() => self.ties.has_ended(job.id),
             _ => {}
         }
         self.open += usize::from(!job.state.kind().is_finished());
@@ -257,6 +257,14 @@ impl World {
 
     /// After a turn, whose batch is not durable yet.
     pub(super) fn check_turn(&mut self, batch: &Batch) {
+        // Also ends that a retry in the same turn has undone.
+        for change in &batch.changes {
+            if let Change::Job { id, steps } = change
+                && steps.iter().any(|step| step.state.is_finished())
+            {
+                self.ledger.ties.has_ended(*id);
+            }
+        }
         let (mut assigned, mut moved) = (Vec::new(), Vec::new());
         let placed: Vec<Job> = batch.placements.iter().map(|placement| self.placed_now(placement.job)).collect();
         for job in batch.jobs.iter().map(|write| &write.job).chain(&placed) {
