@@ -191,7 +191,9 @@ impl World {
         let Some(rate) = controls.of(&needs.queue).settings.rate.filter(|_| !otherwise) else { return };
         let latest = brain.time() + rate.period + rate.period;
         if brain.next_wake().0.is_none_or(|at| at > latest) {
-            broken(Rule::EveryWaitHasAReason, job, "its queue is at its rate and nobody will wake it");
+            let (held, wake) = (brain.queue(&needs.queue).map(|view| view.held_because), brain.next_wake().0);
+            let message = format!("it is {:?}, its queue {held:?}, and the next wake is {wake:?}", brain.time());
+            broken(Rule::EveryWaitHasAReason, job, message);
         }
     }
 
