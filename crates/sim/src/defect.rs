@@ -36,6 +36,14 @@ pub enum Defect {
     LineForgotten,
     ScheduleNotWritten,
     NextTickFromNow,
+    ReleasedEarly,
+    TellingForgotten,
+    KeyForgotten,
+    StartNotCounted,
+    PauseForgotten,
+    ResumeForgotten,
+    BlockCounted,
+    BlockIgnored,
 }
 
 impl Defect {
@@ -55,6 +63,14 @@ impl Defect {
             Defect::LineForgotten => Some(InCore::LineForgotten),
             Defect::ScheduleNotWritten => Some(InCore::ScheduleNotWritten),
             Defect::NextTickFromNow => Some(InCore::NextTickFromNow),
+            Defect::ReleasedEarly => Some(InCore::ReleasedEarly),
+            Defect::TellingForgotten => Some(InCore::TellingForgotten),
+            Defect::KeyForgotten => Some(InCore::KeyForgotten),
+            Defect::StartNotCounted => Some(InCore::StartNotCounted),
+            Defect::PauseForgotten => Some(InCore::PauseForgotten),
+            Defect::ResumeForgotten => Some(InCore::ResumeForgotten),
+            Defect::BlockCounted => Some(InCore::BlockCounted),
+            Defect::BlockIgnored => Some(InCore::BlockIgnored),
             Defect::EffectBeforeCommit
             | Defect::LogAckBeforeCommit
             | Defect::CommitNotRepeated
