@@ -396,7 +396,7 @@ fn work(task: Option<Task>, shell: Option<Shell>, script: Option<Script>) -> Res
 }
 
 /// A length in milliseconds, given as words or as a number.
-fn length(field: &str, words: Option<&str>, ms: Option<i64>) -> Result<Option<i64>, Invalid> {
+pub fn length(field: &str, words: Option<&str>, ms: Option<i64>) -> Result<Option<i64>, Invalid> {
     match (words, ms) {
         (Some(_), Some(_)) => Err(Invalid::new(field, format!("give {field} or {field}_ms, not both"))),
         (Some(words), None) => {

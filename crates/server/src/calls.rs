@@ -5,12 +5,14 @@ mod dead_letters;
 mod jobs;
 mod logs;
 mod queues;
+mod schedules;
 mod webhooks;
 mod workers;
 
 pub use dead_letters::Which;
 pub use jobs::{Submitted, page_token};
 pub use logs::{LogPage, LogStart, LogWalk, log_position, log_token};
+pub use schedules::{Backfill, Filled};
 pub use workers::NewWorkerToken;
 
 use crate::engine::{CallError, Engine};

@@ -18,6 +18,7 @@ mod process;
 mod queues;
 mod rest;
 mod run;
+mod schedules;
 mod submit;
 mod tasks;
 mod webhooks;

@@ -472,6 +472,61 @@ async fn a_worker_is_let_in_and_sent_home() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schedule_fires_and_its_jobs_carry_their_ticks() {
+    let cluster = Cluster::start().await;
+    let rest = cluster.rest();
+    let _worker = cluster.worker("a", &[]).await;
+    let spec = json!({ "name": "often", "every": "1s", "overlap": "skip", "job": shell("true") });
+    let answer = rest.post("/schedules", &spec).await;
+    let location = answer.header("location").to_owned();
+    let made = answer.with(201);
+    assert_eq!(location, format!("/api/v1/schedules/{}", made["id"].as_str().expect("an id")));
+    let id = made["id"].as_str().expect("an id").to_owned();
+    let job = until("the schedule has fired", || async {
+        let page = rest.get(&format!("/jobs?schedule_id={id}&state=succeeded")).await.with(200);
+        page["items"].as_array().and_then(|jobs| jobs.first().cloned())
+    })
+    .await;
+    assert_eq!(job["schedule_id"], id);
+    assert!(job["tick"].as_str().is_some_and(|tick| tick.ends_with('Z')), "{job}");
+    assert_eq!(rest.post("/schedules/often/disable", &json!({})).await.with(200)["disabled"], true);
+    let triggered = rest.post("/schedules/often/trigger", &json!({})).await.with(202);
+    rest.reached(triggered["job_id"].as_str().expect("an id"), "succeeded").await;
+    assert_eq!(rest.post("/schedules/often/enable", &json!({})).await.with(200)["disabled"], false);
+
+    let nightly = json!({ "name": "nightly", "cron": "0 3 * * *", "time_zone": "Europe/Madrid", "job": shell("true") });
+    let ticks = rest.post("/schedules/preview?count=2&after=2026-01-01T00:00:00Z", &nightly).await.with(200);
+    assert_eq!(ticks, json!({ "ticks": ["2026-01-01T02:00:00Z", "2026-01-02T02:00:00Z"] }));
+    let held = with(nightly.clone(), json!({ "disabled": true }));
+    rest.post("/schedules", &held).await.with(201);
+    rest.post("/schedules", &held).await.problem(409);
+    let range = json!({ "from": "2026-01-01T00:00:00Z", "to": "2026-01-04T00:00:00Z" });
+    let filled = rest.post("/schedules/nightly/backfill", &range).await;
+    assert_eq!((filled.status, filled.header("content-type")), (202, "application/x-ndjson"));
+    let last = filled.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).next_back().expect("a line");
+    let last: Value = serde_json::from_slice(last).expect("JSON");
+    assert_eq!(last, json!({ "made": 3, "existed": 0, "total": 3 }));
+    let page = rest.get("/schedules?limit=1").await.with(200);
+    assert_eq!((&page["items"][0]["name"], &page["next_page_token"]), (&json!("nightly"), &json!("nightly")));
+    let gone = rest.send("DELETE", "/schedules/nightly", &[], "").await;
+    assert_eq!((gone.status, gone.body.len()), (204, 0));
+    rest.get("/schedules/nightly").await.problem(404);
+
+    let wrong = |fields: Value| with(json!({ "name": "odd", "cron": "0 3 * * *", "job": shell("true") }), fields);
+    for (fields, field) in [
+        (json!({ "cron": "0 3 * *" }), "cron"),
+        (json!({ "time_zone": "Mars/Olympus" }), "time_zone"),
+        (json!({ "every": "5m" }), "cron"),
+        (json!({ "overlap": "often" }), "overlap"),
+        (json!({ "job": { "task": { "type": "" } } }), "job.task.type"),
+        (json!({ "crno": "x" }), "crno"),
+    ] {
+        assert_eq!(rest.post("/schedules", &wrong(fields)).await.problem(422).1, field);
+    }
+    assert_eq!(rest.get("/schedules").await.with(200)["items"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_document_and_its_page_are_served() {
     let cluster = Cluster::start().await;
     let rest = cluster.rest();

@@ -17,11 +17,12 @@ const WORDS: &str = "Jobs, queues, dead letters, workers, logs and events of a H
     Moments are RFC 3339, lengths are words such as `5m` or milliseconds in a field that ends in `_ms`. A field that does not \
     apply is left out; no answer has a null. Fields and parameters that are not known are refused. Listings come in pages: \
     `next_page_token` of one is `page_token` of the next. Errors are `application/problem+json` (RFC 9457).";
-const TAGS: [(&str, &str); 8] = [
+const TAGS: [(&str, &str); 9] = [
     ("jobs", "Submitting work, and seeing what became of it."),
     ("logs", "What jobs print."),
     ("events", "What happens, as it is committed."),
     ("queues", "Queues exist with their first job; they can be paused and limited."),
+    ("schedules", "Jobs by the clock. A schedule is named by its id or by its name."),
     ("dead letters", "Jobs that failed for good."),
     ("workers", "Those who run the jobs."),
     ("webhooks", "What was told to whom when jobs ended."),

@@ -3,7 +3,7 @@
 use super::{
     Rest, dead_letters, events, health, jobs, logs,
     problem::{self, Details, Error},
-    queues, submit, webhooks, workers,
+    queues, schedules, submit, webhooks, workers,
 };
 use axum::{
     extract::{MatchedPath, Request},
@@ -49,6 +49,17 @@ pub fn table() -> OpenApiRouter<Rest> {
         ("queues.pause", routes!(queues::pause)),
         ("queues.resume", routes!(queues::resume)),
         ("queues.configure", routes!(queues::configure)),
+        ("schedules.create", routes!(schedules::create)),
+        ("schedules.list", routes!(schedules::list)),
+        ("schedules.preview_spec", routes!(schedules::preview_spec)),
+        ("schedules.get", routes!(schedules::get)),
+        ("schedules.update", routes!(schedules::update)),
+        ("schedules.delete", routes!(schedules::delete)),
+        ("schedules.enable", routes!(schedules::enable)),
+        ("schedules.disable", routes!(schedules::disable)),
+        ("schedules.trigger", routes!(schedules::trigger)),
+        ("schedules.preview", routes!(schedules::preview)),
+        ("schedules.backfill", routes!(schedules::backfill)),
         ("workers.list", routes!(workers::list)),
         ("workers.create_token", routes!(workers::create_token)),
         ("workers.get", routes!(workers::get)),
