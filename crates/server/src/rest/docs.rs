@@ -71,7 +71,8 @@ fn refine(document: &mut Value) {
     });
     let jobs = json!({ "type": "array", "items": submitted, "minItems": 1, "maxItems": 10_000 });
     schemas["Batch"]["properties"]["jobs"] = jobs.clone();
-    schemas["BatchBody"] = json!({ "oneOf": [{ "$ref": "#/components/schemas/Batch" }, jobs] });
+    let body = &mut document["paths"]["/api/v1/jobs/batch"]["post"]["requestBody"]["content"]["application/json"];
+    body["schema"] = json!({ "oneOf": [{ "$ref": "#/components/schemas/Batch" }, jobs] });
 }
 
 fn operations(document: &mut Value) -> impl Iterator<Item = &mut Value> {

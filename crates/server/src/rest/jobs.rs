@@ -4,7 +4,7 @@ use super::{
     Rest,
     extract::{self, Args, FromArgs, Json as Body, MaybeJson, NoQuery, Query},
     problem::Result,
-    shown::{self, Page},
+    shown::{self, JobState, Page},
 };
 use crate::calls::page_token;
 use axum::{
@@ -64,23 +64,6 @@ pub struct JobFilter {
     #[param(format = DateTime)]
     #[schema(format = DateTime)]
     pub to: Option<String>,
-}
-
-/// The state of a job.
-#[derive(ToSchema)]
-#[schema(rename_all = "snake_case")]
-#[allow(dead_code, reason = "it describes the names of states")]
-pub enum JobState {
-    Delayed,
-    Waiting,
-    Pending,
-    Scheduled,
-    Running,
-    Blocked,
-    Succeeded,
-    Failed,
-    TimedOut,
-    Cancelled,
 }
 
 impl JobFilter {

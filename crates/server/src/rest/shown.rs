@@ -19,8 +19,7 @@ pub struct Page<T> {
 pub struct Job {
     #[schema(format = Uuid)]
     pub id: String,
-    /// delayed, waiting, pending, scheduled, running, blocked, succeeded, failed, timed_out or cancelled.
-    pub state: &'static str,
+    pub state: JobState,
     /// Runs so far.
     pub attempt: i32,
     #[schema(format = DateTime)]
@@ -62,6 +61,38 @@ pub struct Job {
     pub executions: Vec<Execution>,
     /// As it was submitted, with the defaults filled in; secrets are shown as ***. In listings without what it runs.
     pub spec: json::Job,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    Delayed,
+    Waiting,
+    Pending,
+    Scheduled,
+    Running,
+    Blocked,
+    Succeeded,
+    Failed,
+    TimedOut,
+    Cancelled,
+}
+
+impl From<v1::JobState> for JobState {
+    fn from(wire: v1::JobState) -> Self {
+        match wire {
+            v1::JobState::Delayed => JobState::Delayed,
+            v1::JobState::Waiting => JobState::Waiting,
+            v1::JobState::Pending | v1::JobState::Unspecified => JobState::Pending,
+            v1::JobState::Scheduled => JobState::Scheduled,
+            v1::JobState::Running => JobState::Running,
+            v1::JobState::Blocked => JobState::Blocked,
+            v1::JobState::Succeeded => JobState::Succeeded,
+            v1::JobState::Failed => JobState::Failed,
+            v1::JobState::TimedOut => JobState::TimedOut,
+            v1::JobState::Cancelled => JobState::Cancelled,
+        }
+    }
 }
 
 /// One run of a job.
@@ -121,7 +152,7 @@ fn raw(json: &[u8]) -> Option<Box<RawValue>> {
 
 impl From<v1::Job> for Job {
     fn from(mut job: v1::Job) -> Self {
-        let state = convert::state_from_wire(job.state).map_or("", |state| state.name());
+        let state = job.state().into();
         let mut spec = json::Job::from_wire(job.spec.take().unwrap_or_default());
         // The data as it is now stands beside the spec.
         spec.data = None;

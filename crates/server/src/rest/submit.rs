@@ -99,15 +99,6 @@ pub struct Batch {
     jobs: Vec<Object<json::Job>>,
 }
 
-/// Either form of a batch.
-#[derive(ToSchema)]
-#[serde(untagged)]
-#[allow(dead_code, reason = "it describes what is read in two ways")]
-pub enum BatchBody {
-    Wrapped(Batch),
-    Bare(Vec<json::Job>),
-}
-
 #[derive(Serialize, ToSchema)]
 pub struct BatchAnswer {
     /// In the order of the request.
@@ -126,9 +117,9 @@ pub struct BatchJob {
 
 /// Submit jobs that belong together
 ///
-/// All are stored or none.
+/// All are stored or none. The body may also be the list itself.
 #[utoipa::path(
-    post, path = "/jobs/batch", tag = "jobs", request_body = BatchBody,
+    post, path = "/jobs/batch", tag = "jobs", request_body = Batch,
     responses((status = 202, description = "All are stored", body = BatchAnswer))
 )]
 pub async fn batch(
