@@ -4,6 +4,7 @@ use crate::{
     client::{Client, may_pass, shell},
     cluster::Cluster,
     crash::{LONG_LINES, all_ended, check, jobs_survive_crashes, note_start},
+    http::Http,
     process::{run, until, until_true},
 };
 use hodei_api::v1::{self, JobState};
@@ -242,6 +243,9 @@ async fn an_idle_server_knows_that_its_database_is_away() {
     assert_eq!(cluster.probe("/ready").await, "200 OK");
     postgres.stop();
     assert!(cluster.probe("/ready").await.starts_with("503"));
+    let away = Http::new(&cluster.http).get("/ready").await;
+    assert_eq!(away.header("retry-after"), "1");
+    away.problem(503);
     let mut jobs = cluster.jobs();
     let refused = jobs.queue_job(v1::QueueJobRequest { job: Some(shell("true")) });
     let refused = tokio::time::timeout(Duration::from_secs(3), refused).await;
