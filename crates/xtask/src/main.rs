@@ -34,6 +34,8 @@ enum Chore {
     Tidy,
     /// Measure Hodei on both stores, beside the limits of this machine and, if asked, its peers
     Bench(bench::Args),
+    /// Hold a running server to the document of its REST API
+    Rest,
     /// Simulate whole clusters, one for each seed, with everything that can go wrong
     Sim(sim::Args),
     /// Feed every door with what nobody should send, and watch for panics, memory and time
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Chore::Test(args) => test::run(&root, &args),
         Chore::Tidy => tidy::run(&root),
         Chore::Bench(args) => bench::run(&root, &args),
+        Chore::Rest => python::env(&root).and_then(|python| rest::in_tests(&root, &python)),
         Chore::Sim(args) => sim::run(&root, &args),
         Chore::Fuzz(args) => fuzz::run(&root, &args),
         Chore::Chaos(args) => chaos::run(&root, &args),
