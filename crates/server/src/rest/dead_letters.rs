@@ -8,11 +8,7 @@ use super::{
     shown::{DeadLetter, Page, moment},
 };
 use crate::calls::Which;
-use axum::{
-    Json,
-    extract::{Path, State},
-    http::StatusCode,
-};
+use axum::{Json, extract::Path, http::StatusCode};
 use hodei_api::convert;
 use hodei_core::{
     id::{IdMap, JobId},
@@ -87,7 +83,7 @@ impl FromArgs for LetterFilter {
     responses((status = 200, description = "A page of them", body = Page<DeadLetter>))
 )]
 pub async fn list(
-    State(rest): State<Rest>,
+    rest: Rest,
     Query((filter, paging)): Query<(LetterFilter, Paging)>,
 ) -> Result<Json<Page<DeadLetter>>> {
     let before = convert::letter_place(&paging.page_token.unwrap_or_default())?;
@@ -105,11 +101,7 @@ pub async fn list(
     get, path = "/dead-letter/{job_id}", tag = "dead letters", params(("job_id" = uuid::Uuid, Path, description = "The job")),
     responses((status = 200, description = "The dead letter", body = DeadLetter))
 )]
-pub async fn get(
-    State(rest): State<Rest>,
-    Path(id): Path<String>,
-    Query(NoQuery): Query<NoQuery>,
-) -> Result<Json<DeadLetter>> {
+pub async fn get(rest: Rest, Path(id): Path<String>, Query(NoQuery): Query<NoQuery>) -> Result<Json<DeadLetter>> {
     let (letter, job) = rest.calls.dead_letter(job_id(&id)?).await?;
     let mut wire = convert::dead_letter_to_wire(&letter, Some(&job));
     wire.job = Some(rest.calls.whole(job).await?);
@@ -157,7 +149,7 @@ pub struct Group {
     get, path = "/dead-letter/stats", tag = "dead letters", params(Groups),
     responses((status = 200, description = "The errors", body = Stats))
 )]
-pub async fn stats(State(rest): State<Rest>, Query(Groups { limit }): Query<Groups>) -> Result<Json<Stats>> {
+pub async fn stats(rest: Rest, Query(Groups { limit }): Query<Groups>) -> Result<Json<Stats>> {
     let (total, groups) = rest.calls.error_groups(limit).await?;
     let groups = groups.into_iter().map(|group| Group {
         fingerprint: convert::fingerprint_to_wire(group.fingerprint),
@@ -209,7 +201,7 @@ pub struct Discarded {
     responses((status = 200, description = "How many were replayed", body = Replayed))
 )]
 pub async fn replay_many(
-    State(rest): State<Rest>,
+    rest: Rest,
     Query(NoQuery): Query<NoQuery>,
     Body(chosen): Body<Chosen>,
 ) -> Result<Json<Replayed>> {
@@ -224,7 +216,7 @@ pub async fn replay_many(
     responses((status = 200, description = "How many were discarded", body = Discarded))
 )]
 pub async fn discard_many(
-    State(rest): State<Rest>,
+    rest: Rest,
     Query(NoQuery): Query<NoQuery>,
     Body(chosen): Body<Chosen>,
 ) -> Result<Json<Discarded>> {
@@ -237,11 +229,7 @@ pub async fn discard_many(
     params(("job_id" = uuid::Uuid, Path, description = "The job")),
     responses((status = 200, description = "It is replayed", body = Replayed))
 )]
-pub async fn replay(
-    State(rest): State<Rest>,
-    Path(id): Path<String>,
-    Query(NoQuery): Query<NoQuery>,
-) -> Result<Json<Replayed>> {
+pub async fn replay(rest: Rest, Path(id): Path<String>, Query(NoQuery): Query<NoQuery>) -> Result<Json<Replayed>> {
     let id = job_id(&id)?;
     match rest.calls.replay(Which::These(vec![id])).await? {
         0 => Err(missing(id)),
@@ -255,11 +243,7 @@ pub async fn replay(
     params(("job_id" = uuid::Uuid, Path, description = "The job")),
     responses((status = 200, description = "It is off the list", body = Discarded))
 )]
-pub async fn discard(
-    State(rest): State<Rest>,
-    Path(id): Path<String>,
-    Query(NoQuery): Query<NoQuery>,
-) -> Result<Json<Discarded>> {
+pub async fn discard(rest: Rest, Path(id): Path<String>, Query(NoQuery): Query<NoQuery>) -> Result<Json<Discarded>> {
     let id = job_id(&id)?;
     match rest.calls.discard(Which::These(vec![id])).await? {
         0 => Err(missing(id)),

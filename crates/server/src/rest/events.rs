@@ -12,7 +12,7 @@ use crate::{
     events::{self, EventId, Follower, Wanted},
 };
 use axum::{
-    extract::{Path, State},
+    extract::Path,
     http::HeaderMap,
     response::{Sse, sse},
 };
@@ -136,7 +136,7 @@ fn event_id(field: &str, text: &str) -> std::result::Result<EventId, Invalid> {
         (status = 410, description = "What follows that event is not kept any more"),
     )
 )]
-pub async fn all(State(rest): State<Rest>, Query(which): Query<Which>, headers: HeaderMap) -> Result<Stream> {
+pub async fn all(rest: Rest, Query(which): Query<Which>, headers: HeaderMap) -> Result<Stream> {
     let after = match (last_seen(&headers)?, which.after) {
         (Some(seen), _) => Some(event_id("Last-Event-ID", &seen)?),
         (None, Some(after)) => Some(event_id("after", &after)?),
@@ -163,7 +163,7 @@ pub async fn all(State(rest): State<Rest>, Query(which): Query<Which>, headers: 
     )
 )]
 pub async fn of_job(
-    State(rest): State<Rest>,
+    rest: Rest,
     Path(id): Path<String>,
     Query(NoQuery): Query<NoQuery>,
     headers: HeaderMap,

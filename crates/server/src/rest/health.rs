@@ -6,7 +6,7 @@ use super::{
     problem::{Error, Result},
 };
 use crate::http::check;
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{Json, http::StatusCode};
 use serde::Serialize;
 use std::sync::atomic::Ordering;
 use utoipa::ToSchema;
@@ -31,7 +31,7 @@ pub struct Health {
     get, path = "/health", tag = "health",
     responses((status = 200, description = "The server takes commands", body = Health))
 )]
-pub async fn whole(State(rest): State<Rest>, Query(NoQuery): Query<NoQuery>) -> Result<Json<Health>> {
+pub async fn whole(rest: Rest, Query(NoQuery): Query<NoQuery>) -> Result<Json<Health>> {
     must_be_ready(&rest).await?;
     let shared = rest.calls.engine.shared();
     Ok(Json(Health {
@@ -56,7 +56,7 @@ pub async fn live(Query(NoQuery): Query<NoQuery>) -> Json<Status> {
     get, path = "/ready", tag = "health",
     responses((status = 200, description = "They are", body = Status))
 )]
-pub async fn ready(State(rest): State<Rest>, Query(NoQuery): Query<NoQuery>) -> Result<Json<Status>> {
+pub async fn ready(rest: Rest, Query(NoQuery): Query<NoQuery>) -> Result<Json<Status>> {
     must_be_ready(&rest).await?;
     Ok(Json(Status { status: "ready" }))
 }

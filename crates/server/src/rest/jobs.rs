@@ -7,10 +7,7 @@ use super::{
     shown::{self, JobState, Page},
 };
 use crate::calls::page_token;
-use axum::{
-    Json,
-    extract::{Path, State},
-};
+use axum::{Json, extract::Path};
 use hodei_api::convert;
 use hodei_core::{
     id::{JobId, ScheduleId},
@@ -141,10 +138,7 @@ impl<A: FromArgs, B: FromArgs> FromArgs for (A, B) {
     get, path = "/jobs", tag = "jobs", params(JobFilter, Paging),
     responses((status = 200, description = "A page of them", body = Page<shown::Job>))
 )]
-pub async fn list(
-    State(rest): State<Rest>,
-    Query((filter, paging)): Query<(JobFilter, Paging)>,
-) -> Result<Json<Page<shown::Job>>> {
+pub async fn list(rest: Rest, Query((filter, paging)): Query<(JobFilter, Paging)>) -> Result<Json<Page<shown::Job>>> {
     let before = page_token(&paging.page_token.unwrap_or_default())?;
     let page = rest.calls.list(filter.read()?, before, paging.limit).await?;
     let outline = |job: &Job| convert::job_to_wire(job, convert::Stored::default(), String::new()).into();
@@ -157,11 +151,7 @@ pub async fn list(
     get, path = "/jobs/{id}", tag = "jobs", params(("id" = uuid::Uuid, Path, description = "The job")),
     responses((status = 200, description = "The job", body = shown::Job))
 )]
-pub async fn get(
-    State(rest): State<Rest>,
-    Path(id): Path<String>,
-    Query(NoQuery): Query<NoQuery>,
-) -> Result<Json<shown::Job>> {
+pub async fn get(rest: Rest, Path(id): Path<String>, Query(NoQuery): Query<NoQuery>) -> Result<Json<shown::Job>> {
     whole(&rest, job_id(&id)?).await
 }
 
@@ -190,7 +180,7 @@ pub struct CancelBody {
     )
 )]
 pub async fn cancel(
-    State(rest): State<Rest>,
+    rest: Rest,
     Path(id): Path<String>,
     Query(NoQuery): Query<NoQuery>,
     MaybeJson(body): MaybeJson<CancelBody>,
@@ -223,7 +213,7 @@ pub struct Cancelled {
     responses((status = 200, description = "How many were cancelled", body = Cancelled))
 )]
 pub async fn cancel_many(
-    State(rest): State<Rest>,
+    rest: Rest,
     Query(NoQuery): Query<NoQuery>,
     Body(body): Body<CancelMany>,
 ) -> Result<Json<Cancelled>> {
@@ -241,11 +231,7 @@ pub async fn cancel_many(
         (status = 409, description = "The job is not one that ended badly"),
     )
 )]
-pub async fn retry(
-    State(rest): State<Rest>,
-    Path(id): Path<String>,
-    Query(NoQuery): Query<NoQuery>,
-) -> Result<Json<shown::Job>> {
+pub async fn retry(rest: Rest, Path(id): Path<String>, Query(NoQuery): Query<NoQuery>) -> Result<Json<shown::Job>> {
     let id = job_id(&id)?;
     rest.calls.retry(id).await?;
     whole(&rest, id).await
@@ -269,7 +255,7 @@ pub struct ResumeBody {
     )
 )]
 pub async fn resume(
-    State(rest): State<Rest>,
+    rest: Rest,
     Path(id): Path<String>,
     Query(NoQuery): Query<NoQuery>,
     MaybeJson(body): MaybeJson<ResumeBody>,

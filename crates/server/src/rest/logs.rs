@@ -11,7 +11,7 @@ use super::{
 use crate::calls::{Calls, LogStart, LogWalk, log_position, log_token};
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::Path,
     http::{HeaderMap, HeaderName, HeaderValue, header},
     response::{IntoResponse, Response, Sse, sse},
 };
@@ -65,7 +65,7 @@ fn tail(args: &mut Args) -> std::result::Result<Option<u64>, Invalid> {
     )))
 )]
 pub async fn page(
-    State(rest): State<Rest>,
+    rest: Rest,
     Path(id): Path<String>,
     Query(which): Query<Which>,
     headers: HeaderMap,
@@ -132,7 +132,7 @@ impl FromArgs for From {
     responses((status = 200, description = "The events", body = String, content_type = "text/event-stream"))
 )]
 pub async fn stream(
-    State(rest): State<Rest>,
+    rest: Rest,
     Path(id): Path<String>,
     Query(From { tail }): Query<From>,
     headers: HeaderMap,

@@ -19,17 +19,20 @@ mod workers;
 use crate::{calls::Calls, engine::Engine};
 use axum::{
     Router,
-    extract::{Request, State},
-    http::{HeaderName, HeaderValue, StatusCode},
+    extract::{FromRequestParts, Request, State},
+    http::{HeaderName, HeaderValue, StatusCode, request::Parts},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::get,
 };
 use problem::Error;
 use routes::Known;
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 use tokio::sync::watch;
 use utoipa_axum::router::OpenApiRouter;
@@ -44,6 +47,15 @@ struct Rest {
     calls: Calls,
     /// Long answers end when the server closes.
     closing: watch::Receiver<bool>,
+}
+
+/// Handlers take it whole, made for the request that they answer.
+impl FromRequestParts<Rest> for Rest {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(_: &mut Parts, state: &Rest) -> Result<Self, Infallible> {
+        Ok(state.clone())
+    }
 }
 
 pub fn routes(engine: &Engine, closing: watch::Receiver<bool>, served: Arc<AtomicU64>) -> Router {

@@ -7,10 +7,7 @@ use super::{
     problem::Result,
     shown::{Page, Queue},
 };
-use axum::{
-    Json,
-    extract::{Path, State},
-};
+use axum::{Json, extract::Path};
 use hodei_api::{convert, v1};
 use hodei_core::brain::QueueOrder;
 use serde::Deserialize;
@@ -23,7 +20,7 @@ use utoipa::ToSchema;
     get, path = "/queues", tag = "queues", params(Paging),
     responses((status = 200, description = "A page of them", body = Page<Queue>))
 )]
-pub async fn list(State(rest): State<Rest>, Query(paging): Query<Paging>) -> Result<Json<Page<Queue>>> {
+pub async fn list(rest: Rest, Query(paging): Query<Paging>) -> Result<Json<Page<Queue>>> {
     let views = rest.calls.queues(paging.page_token, paging.limit).await?;
     let last = views.last().filter(|_| views.len() == paging.limit).map(|view| view.record.name.to_string());
     let items = views.into_iter().map(|view| convert::queue_to_wire(view).into()).collect();
@@ -37,11 +34,7 @@ pub async fn list(State(rest): State<Rest>, Query(paging): Query<Paging>) -> Res
     get, path = "/queues/{name}", tag = "queues", params(("name" = String, Path, description = "The queue")),
     responses((status = 200, description = "The queue", body = Queue))
 )]
-pub async fn get(
-    State(rest): State<Rest>,
-    Path(name): Path<String>,
-    Query(NoQuery): Query<NoQuery>,
-) -> Result<Json<Queue>> {
+pub async fn get(rest: Rest, Path(name): Path<String>, Query(NoQuery): Query<NoQuery>) -> Result<Json<Queue>> {
     Ok(Json(convert::queue_to_wire(rest.calls.queue(name).await?).into()))
 }
 
@@ -52,11 +45,7 @@ pub async fn get(
     post, path = "/queues/{name}/pause", tag = "queues", params(("name" = String, Path, description = "The queue")),
     responses((status = 200, description = "The queue", body = Queue))
 )]
-pub async fn pause(
-    State(rest): State<Rest>,
-    Path(name): Path<String>,
-    Query(NoQuery): Query<NoQuery>,
-) -> Result<Json<Queue>> {
+pub async fn pause(rest: Rest, Path(name): Path<String>, Query(NoQuery): Query<NoQuery>) -> Result<Json<Queue>> {
     set(&rest, name, QueueOrder::Pause).await
 }
 
@@ -65,11 +54,7 @@ pub async fn pause(
     post, path = "/queues/{name}/resume", tag = "queues", params(("name" = String, Path, description = "The queue")),
     responses((status = 200, description = "The queue", body = Queue))
 )]
-pub async fn resume(
-    State(rest): State<Rest>,
-    Path(name): Path<String>,
-    Query(NoQuery): Query<NoQuery>,
-) -> Result<Json<Queue>> {
+pub async fn resume(rest: Rest, Path(name): Path<String>, Query(NoQuery): Query<NoQuery>) -> Result<Json<Queue>> {
     set(&rest, name, QueueOrder::Resume).await
 }
 
@@ -100,7 +85,7 @@ pub struct Settings {
     responses((status = 200, description = "The queue", body = Queue))
 )]
 pub async fn configure(
-    State(rest): State<Rest>,
+    rest: Rest,
     Path(name): Path<String>,
     Query(NoQuery): Query<NoQuery>,
     Body(settings): Body<Settings>,

@@ -12,7 +12,7 @@ use crate::calls::{Backfill, Filled, Problem};
 use axum::{
     Json,
     body::Body as HttpBody,
-    extract::{Path, State},
+    extract::Path,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -217,11 +217,7 @@ fn told(problem: Problem) -> Error {
         (status = 409, description = "There is one of this name"),
     )
 )]
-pub async fn create(
-    State(rest): State<Rest>,
-    Query(NoQuery): Query<NoQuery>,
-    Body(spec): Body<Spec>,
-) -> Result<Response> {
+pub async fn create(rest: Rest, Query(NoQuery): Query<NoQuery>, Body(spec): Body<Spec>) -> Result<Response> {
     let spec = spec.into_wire(crate::clock::now().wall)?;
     let made = Schedule::from(&rest.calls.create_schedule(spec).await.map_err(told)?);
     let location = format!("{}/schedules/{}", super::PREFIX, made.id);
@@ -235,7 +231,7 @@ pub async fn create(
     get, path = "/schedules", tag = "schedules", params(Paging),
     responses((status = 200, description = "A page of them", body = Page<Schedule>))
 )]
-pub async fn list(State(rest): State<Rest>, Query(paging): Query<Paging>) -> Result<Json<Page<Schedule>>> {
+pub async fn list(rest: Rest, Query(paging): Query<Paging>) -> Result<Json<Page<Schedule>>> {
     let views = rest.calls.schedules(paging.page_token, paging.limit).await?;
     let last = views.last().filter(|_| views.len() == paging.limit).map(|view| view.record.name.to_string());
     Ok(Json(Page { items: views.iter().map(Schedule::from).collect(), next_page_token: last.unwrap_or_default() }))
@@ -247,11 +243,7 @@ pub async fn list(State(rest): State<Rest>, Query(paging): Query<Paging>) -> Res
     params(("schedule" = String, Path, description = "Its id or its name")),
     responses((status = 200, description = "The schedule", body = Schedule))
 )]
-pub async fn get(
-    State(rest): State<Rest>,
-    Path(named): Path<String>,
-    Query(NoQuery): Query<NoQuery>,
-) -> Result<Json<Schedule>> {
+pub async fn get(rest: Rest, Path(named): Path<String>, Query(NoQuery): Query<NoQuery>) -> Result<Json<Schedule>> {
     Ok(Json((&rest.calls.schedule(named).await?).into()))
 }
 
@@ -267,7 +259,7 @@ pub async fn get(
     )
 )]
 pub async fn update(
-    State(rest): State<Rest>,
+    rest: Rest,
     Path(named): Path<String>,
     Query(NoQuery): Query<NoQuery>,
     Body(spec): Body<Spec>,
@@ -284,11 +276,7 @@ pub async fn update(
     params(("schedule" = String, Path, description = "Its id or its name")),
     responses((status = 204, description = "It is gone"))
 )]
-pub async fn delete(
-    State(rest): State<Rest>,
-    Path(named): Path<String>,
-    Query(NoQuery): Query<NoQuery>,
-) -> Result<StatusCode> {
+pub async fn delete(rest: Rest, Path(named): Path<String>, Query(NoQuery): Query<NoQuery>) -> Result<StatusCode> {
     rest.calls.delete_schedule(named).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -299,11 +287,7 @@ pub async fn delete(
     params(("schedule" = String, Path, description = "Its id or its name")),
     responses((status = 200, description = "The schedule", body = Schedule))
 )]
-pub async fn enable(
-    State(rest): State<Rest>,
-    Path(named): Path<String>,
-    Query(NoQuery): Query<NoQuery>,
-) -> Result<Json<Schedule>> {
+pub async fn enable(rest: Rest, Path(named): Path<String>, Query(NoQuery): Query<NoQuery>) -> Result<Json<Schedule>> {
     Ok(Json((&rest.calls.enable_schedule(named).await?).into()))
 }
 
@@ -313,11 +297,7 @@ pub async fn enable(
     params(("schedule" = String, Path, description = "Its id or its name")),
     responses((status = 200, description = "The schedule", body = Schedule))
 )]
-pub async fn disable(
-    State(rest): State<Rest>,
-    Path(named): Path<String>,
-    Query(NoQuery): Query<NoQuery>,
-) -> Result<Json<Schedule>> {
+pub async fn disable(rest: Rest, Path(named): Path<String>, Query(NoQuery): Query<NoQuery>) -> Result<Json<Schedule>> {
     Ok(Json((&rest.calls.disable_schedule(named).await?).into()))
 }
 
@@ -336,7 +316,7 @@ pub struct Triggered {
     responses((status = 202, description = "The job", body = Triggered))
 )]
 pub async fn trigger(
-    State(rest): State<Rest>,
+    rest: Rest,
     Path(named): Path<String>,
     Query(NoQuery): Query<NoQuery>,
 ) -> Result<(StatusCode, Json<Triggered>)> {
@@ -387,11 +367,7 @@ fn ticks(found: &[Time]) -> Json<Ticks> {
     params(("schedule" = String, Path, description = "Its id or its name"), Ahead),
     responses((status = 200, description = "Its next ticks", body = Ticks))
 )]
-pub async fn preview(
-    State(rest): State<Rest>,
-    Path(named): Path<String>,
-    Query(ahead): Query<Ahead>,
-) -> Result<Json<Ticks>> {
+pub async fn preview(rest: Rest, Path(named): Path<String>, Query(ahead): Query<Ahead>) -> Result<Json<Ticks>> {
     let after = ahead.after()?;
     Ok(ticks(&rest.calls.preview_schedule(named, after, ahead.count).await.map_err(told)?))
 }
@@ -403,11 +379,7 @@ pub async fn preview(
     post, path = "/schedules/preview", tag = "schedules", request_body = Spec, params(Ahead),
     responses((status = 200, description = "Its first ticks", body = Ticks))
 )]
-pub async fn preview_spec(
-    State(rest): State<Rest>,
-    Query(ahead): Query<Ahead>,
-    Body(spec): Body<Spec>,
-) -> Result<Json<Ticks>> {
+pub async fn preview_spec(rest: Rest, Query(ahead): Query<Ahead>, Body(spec): Body<Spec>) -> Result<Json<Ticks>> {
     let spec = spec.into_wire(crate::clock::now().wall)?;
     Ok(ticks(&rest.calls.preview_spec(&spec, ahead.after()?, ahead.count).map_err(told)?))
 }
@@ -445,7 +417,7 @@ pub struct Progress {
     responses((status = 202, description = "How far it is, line by line", content((Progress = "application/x-ndjson"))))
 )]
 pub async fn backfill(
-    State(rest): State<Rest>,
+    rest: Rest,
     Path(named): Path<String>,
     Query(NoQuery): Query<NoQuery>,
     Body(range): Body<Range>,

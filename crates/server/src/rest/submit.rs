@@ -12,7 +12,7 @@ use crate::{
 };
 use axum::{
     Json,
-    extract::{Request, State},
+    extract::Request,
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -48,7 +48,7 @@ const TOLD: usize = 100;
     )
 )]
 pub async fn submit(
-    State(rest): State<Rest>,
+    rest: Rest,
     Query(NoQuery): Query<NoQuery>,
     headers: HeaderMap,
     JobsBody(body): JobsBody,
@@ -123,7 +123,7 @@ pub struct BatchJob {
     responses((status = 202, description = "All are stored", body = BatchAnswer))
 )]
 pub async fn batch(
-    State(rest): State<Rest>,
+    rest: Rest,
     Query(NoQuery): Query<NoQuery>,
     JobsBody(body): JobsBody,
 ) -> Result<(StatusCode, Json<BatchAnswer>)> {
@@ -187,7 +187,7 @@ pub struct BulkError {
     responses((status = 202, description = "What became of the lines", body = BulkAnswer))
 )]
 pub async fn bulk(
-    State(rest): State<Rest>,
+    rest: Rest,
     Query(NoQuery): Query<NoQuery>,
     request: Request,
 ) -> Result<(StatusCode, Json<BulkAnswer>)> {

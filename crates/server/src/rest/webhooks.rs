@@ -7,11 +7,7 @@ use super::{
     problem::Result,
     shown::{Page, maybe, moment},
 };
-use axum::{
-    Json,
-    extract::{Path, State},
-    http::StatusCode,
-};
+use axum::{Json, extract::Path, http::StatusCode};
 use hodei_api::{convert, v1};
 use hodei_core::spec::Invalid;
 use hodei_store::{DeliveryFilter, DeliveryKind};
@@ -110,10 +106,7 @@ impl From<v1::Delivery> for Delivery {
     get, path = "/webhooks/deliveries", tag = "webhooks", params(Which, Paging),
     responses((status = 200, description = "A page of them", body = Page<Delivery>))
 )]
-pub async fn list(
-    State(rest): State<Rest>,
-    Query((which, paging)): Query<(Which, Paging)>,
-) -> Result<Json<Page<Delivery>>> {
+pub async fn list(rest: Rest, Query((which, paging)): Query<(Which, Paging)>) -> Result<Json<Page<Delivery>>> {
     let job = which.job_id.map(|id| convert::job_id(&id)).transpose()?;
     let state = which.state.map(|name| kind(&name)).transpose()?;
     let before = paging.page_token.map(|token| convert::delivery_id("page_token", &token)).transpose()?;
@@ -146,7 +139,7 @@ pub struct Redelivered {
     responses((status = 202, description = "It is due now", body = Redelivered))
 )]
 pub async fn redeliver(
-    State(rest): State<Rest>,
+    rest: Rest,
     Path(id): Path<String>,
     Query(NoQuery): Query<NoQuery>,
 ) -> Result<(StatusCode, Json<Redelivered>)> {

@@ -7,11 +7,7 @@ use super::{
     shown::{Page, Worker, moment},
 };
 use crate::calls::NewWorkerToken;
-use axum::{
-    Json,
-    extract::{Path, State},
-    http::StatusCode,
-};
+use axum::{Json, extract::Path, http::StatusCode};
 use hodei_api::convert;
 use hodei_core::{id::WorkerId, spec::Invalid};
 use serde::{Deserialize, Serialize};
@@ -28,7 +24,7 @@ fn worker_id(text: &str) -> std::result::Result<WorkerId, Invalid> {
     get, path = "/workers", tag = "workers",
     responses((status = 200, description = "The workers", body = Page<Worker>))
 )]
-pub async fn list(State(rest): State<Rest>, Query(NoQuery): Query<NoQuery>) -> Result<Json<Page<Worker>>> {
+pub async fn list(rest: Rest, Query(NoQuery): Query<NoQuery>) -> Result<Json<Page<Worker>>> {
     let views = rest.calls.workers().await?;
     Ok(Json(Page { items: views.iter().map(Worker::from).collect(), next_page_token: String::new() }))
 }
@@ -38,11 +34,7 @@ pub async fn list(State(rest): State<Rest>, Query(NoQuery): Query<NoQuery>) -> R
     get, path = "/workers/{id}", tag = "workers", params(("id" = uuid::Uuid, Path, description = "The worker")),
     responses((status = 200, description = "The worker", body = Worker))
 )]
-pub async fn get(
-    State(rest): State<Rest>,
-    Path(id): Path<String>,
-    Query(NoQuery): Query<NoQuery>,
-) -> Result<Json<Worker>> {
+pub async fn get(rest: Rest, Path(id): Path<String>, Query(NoQuery): Query<NoQuery>) -> Result<Json<Worker>> {
     Ok(Json((&rest.calls.worker(worker_id(&id)?).await?).into()))
 }
 
@@ -54,7 +46,7 @@ pub async fn get(
     responses((status = 202, description = "The worker as it is now", body = Worker))
 )]
 pub async fn drain(
-    State(rest): State<Rest>,
+    rest: Rest,
     Path(id): Path<String>,
     Query(NoQuery): Query<NoQuery>,
 ) -> Result<(StatusCode, Json<Worker>)> {
@@ -92,7 +84,7 @@ pub struct WorkerToken {
     responses((status = 201, description = "The token", body = WorkerToken))
 )]
 pub async fn create_token(
-    State(rest): State<Rest>,
+    rest: Rest,
     Query(NoQuery): Query<NoQuery>,
     MaybeJson(body): MaybeJson<TokenBody>,
 ) -> Result<(StatusCode, Json<WorkerToken>)> {
