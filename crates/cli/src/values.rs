@@ -50,6 +50,11 @@ pub fn length_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Millis
     length(&String::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
+/// A setting that may be left out.
+pub fn given_length_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Millis>, D::Error> {
+    length_field(deserializer).map(Some)
+}
+
 pub fn size_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     size(&String::deserialize(deserializer)?).map_err(D::Error::custom)
 }

@@ -22,6 +22,7 @@
 
 mod worker;
 
-pub use hodei_worker::{Task, TaskResult};
+pub use hodei_api::json::Job;
+pub use hodei_worker::{Dependency, Done, Task, TaskError, TaskResult, Tick};
 pub use serde_json::{Value, json};
 pub use worker::{Worker, WorkerError};
