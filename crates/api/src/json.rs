@@ -236,11 +236,6 @@ fn unknown_field(problem: &str) -> Option<&str> {
 }
 
 impl Job {
-    /// A task of this type, with everything else left out.
-    pub fn task(task_type: impl Into<String>, payload: impl Into<Value>) -> Self {
-        Self { task: Some(Task { task_type: task_type.into(), payload: payload.into() }), ..Self::default() }
-    }
-
     /// As it goes over the wire. A delay counts from `now`.
     pub fn into_wire(self, now: Time) -> Result<v1::JobSpec, Invalid> {
         let run_at_ms = self.run_at(now)?;

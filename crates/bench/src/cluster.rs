@@ -2,6 +2,7 @@
 
 use crate::processes;
 use anyhow::{Context, Result, bail};
+use hodei_api::channel;
 use hodei_api::v1::{
     CreateWorkerTokenRequest, ListWorkersRequest, WorkerState,
     job_execution_service_client::JobExecutionServiceClient as Jobs,
@@ -192,7 +193,7 @@ impl Cluster {
         let request = CreateWorkerTokenRequest::default();
         let token = Admin::new(self.channel().await?).create_worker_token(request).await?.into_inner();
         let mut process = self.command("worker");
-        process.args(["worker", "run", "--server", &format!("http://{}", self.grpc), "--token", &token.token]);
+        process.args(["worker", "run", "--server", &self.address(), "--token", &token.token]);
         process.args(["--slots", &slots.to_string()]).arg("--data").arg(self.folder.path().join("worker"));
         self.worker = Some(Process(process.spawn().context("cannot start the worker")?));
         let began = Instant::now();
@@ -215,7 +216,7 @@ impl Cluster {
         }
         let mut process = self.logged(Command::new(std::env::current_exe()?), "worker");
         process.arg("--work").stdout(Stdio::piped()).envs(env.iter().copied());
-        process.env("HODEI_SERVER", format!("http://{}", self.grpc)).env(crate::tasks::TOKENS, tokens.join(","));
+        process.env("HODEI_SERVER", self.address()).env(crate::tasks::TOKENS, tokens.join(","));
         process.env("HODEI_SLOTS", slots.to_string()).env("HODEI_DATA", self.folder.path().join("worker"));
         let mut child = process.spawn().context("cannot start the worker")?;
         let stdout = child.stdout.take().context("no standard output")?;
@@ -262,9 +263,12 @@ impl Cluster {
         Ok((count("commits")?, count("job_rows")?))
     }
 
+    pub fn address(&self) -> String {
+        format!("http://{}", self.grpc)
+    }
+
     pub async fn channel(&self) -> Result<Channel> {
-        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", self.grpc))?.tcp_nodelay(true);
-        Ok(endpoint.connect().await?)
+        Ok(channel::connect(tonic::transport::Endpoint::from_shared(self.address())?).await?)
     }
 
     pub async fn jobs(&self) -> Result<Jobs<Channel>> {

@@ -3,10 +3,13 @@
 use crate::{args::Common, config::Config, folder::Holder};
 use anyhow::{Context, Result, anyhow, bail};
 use hodei_api::{
-    channel::tuned,
+    channel::{self, tuned},
+    gather::Gathering,
     v1::{
-        ListWorkersRequest, job_execution_service_client::JobExecutionServiceClient as Jobs,
-        log_stream_service_client::LogStreamServiceClient as Logs,
+        ListWorkersRequest, dead_letter_service_client::DeadLetterServiceClient as DeadLetters,
+        event_service_client::EventServiceClient as Events,
+        job_execution_service_client::JobExecutionServiceClient as Jobs,
+        log_stream_service_client::LogStreamServiceClient as Logs, queue_service_client::QueueServiceClient as Queues,
         worker_admin_service_client::WorkerAdminServiceClient as Admin,
     },
 };
@@ -81,9 +84,8 @@ impl Target {
     pub async fn channel(&self) -> Result<Channel> {
         match self {
             Target::Tcp(url) => {
-                let endpoint =
-                    tuned(Endpoint::from_shared(url.clone()).with_context(|| format!("'{url}' is not a URL"))?);
-                endpoint.connect().await.with_context(|| {
+                let endpoint = Endpoint::from_shared(url.clone()).with_context(|| format!("'{url}' is not a URL"))?;
+                channel::connect(endpoint).await.with_context(|| {
                     format!(
                         "no server answers at {url}; start one with 'hodei server' or 'hodei up', or check --server"
                     )
@@ -103,7 +105,7 @@ async fn socket(path: &Path) -> Result<Channel, tonic::transport::Error> {
         let path = path.clone();
         async move {
             let (short, _folder) = listen::reachable(&path)?;
-            io::Result::Ok(TokioIo::new(UnixStream::connect(short).await?))
+            io::Result::Ok(TokioIo::new(Gathering::new(UnixStream::connect(short).await?)))
         }
     });
     tuned(Endpoint::from_static("http://socket")).connect_with_connector(connect).await
@@ -216,6 +218,18 @@ impl Client {
 
     pub fn logs(&self) -> Logs<Channel> {
         Logs::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub fn queues(&self) -> Queues<Channel> {
+        Queues::new(self.channel.clone())
+    }
+
+    pub fn dead_letters(&self) -> DeadLetters<Channel> {
+        DeadLetters::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub fn events(&self) -> Events<Channel> {
+        Events::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
     pub fn admin(&self) -> Admin<Channel> {

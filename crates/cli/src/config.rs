@@ -132,6 +132,10 @@ pub struct Server {
     #[serde(deserialize_with = "values::size_field")]
     pub max_payload: u64,
     pub window: usize,
+    #[serde(deserialize_with = "values::optional_length_field")]
+    pub retention: Option<Millis>,
+    #[serde(deserialize_with = "values::length_field")]
+    pub events_kept: Millis,
 }
 
 #[derive(Debug, Deserialize)]

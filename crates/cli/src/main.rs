@@ -75,11 +75,18 @@ async fn dispatch(common: args::Common, config: Config, command: Command) -> any
         Command::Run(args) => commands::run::run(client, *args, json).await,
         Command::Logs(args) => commands::logs::logs(client, args, json).await,
         Command::Job(JobCommand::Submit(args)) => commands::job::submit(&mut client, *args, json).await,
-        Command::Job(JobCommand::List { state, queue, limit }) => {
-            commands::job::list(&mut client, &state, queue, limit, json).await
-        }
+        Command::Job(JobCommand::List { filter, limit }) => commands::job::list(&mut client, filter, limit, json).await,
         Command::Job(JobCommand::Get { id }) => commands::job::get(&mut client, id, json).await,
-        Command::Job(JobCommand::Cancel { id, reason }) => commands::job::cancel(&mut client, id, reason, json).await,
+        Command::Job(JobCommand::Cancel { id: Some(id), reason, .. }) => {
+            commands::job::cancel(&mut client, id, reason, json).await
+        }
+        Command::Job(JobCommand::Cancel { id: None, filter, reason }) => {
+            commands::job::cancel_all(&mut client, filter, reason, json).await
+        }
+        Command::Job(JobCommand::Resume { id, payload }) => commands::job::resume(&mut client, id, payload, json).await,
+        Command::Queue(command) => commands::queue::run(&mut client, command, json).await,
+        Command::Dlq(command) => commands::dlq::run(&mut client, command, json).await,
+        Command::Events(args) => commands::events::run(&mut client, args, json).await,
         Command::Job(JobCommand::Retry { id }) => commands::job::retry(&mut client, id, json).await,
         Command::Job(JobCommand::Wait { id, timeout }) => commands::job::wait(client, id, timeout, json).await,
         Command::Worker(WorkerCommand::List) => commands::worker::list(&mut client, json).await,

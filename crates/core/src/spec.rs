@@ -518,7 +518,7 @@ fn no_nul(field: &str, text: &str) -> Result<(), Invalid> {
 }
 
 /// Names that people type and read: one line, not empty, not endless.
-fn label(field: &str, text: &str) -> Result<(), Invalid> {
+pub fn label(field: &str, text: &str) -> Result<(), Invalid> {
     not_empty(field, text)?;
     if text.len() > NAME_BYTES {
         return Err(Invalid::new(field, format!("must be at most {NAME_BYTES} bytes long")));

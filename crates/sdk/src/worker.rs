@@ -1,7 +1,7 @@
 //! A worker of one's own.
 
 use futures::future::FutureExt;
-use hodei_api::channel::tuned;
+use hodei_api::channel;
 use hodei_worker::{
     AgentError, AgentOptions, Capacity, Connect, Done, Handlers, Invalid, LinkError, Task, TaskResult, Wish, WorkerInfo,
 };
@@ -136,10 +136,9 @@ impl Worker {
 
 fn connect(server: &str) -> Result<Connect, WorkerError> {
     let endpoint = Endpoint::from_shared(server.to_owned()).map_err(|_| WorkerError::Address(server.to_owned()))?;
-    let endpoint = tuned(endpoint);
     let unreachable = |error: tonic::transport::Error| LinkError::Unreachable(error.to_string());
     Ok(Arc::new(move || {
         let endpoint = endpoint.clone();
-        async move { endpoint.connect().await.map_err(unreachable) }.boxed()
+        async move { channel::connect(endpoint).await.map_err(unreachable) }.boxed()
     }))
 }

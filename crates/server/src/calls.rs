@@ -1,8 +1,11 @@
 //! What callers can do, whichever door they come through: [`crate::grpc`] and the others say the same things in their own
 //! words.
 
+mod dead_letters;
 mod jobs;
+mod queues;
 
+pub use dead_letters::Which;
 pub use jobs::Submitted;
 
 use crate::engine::{CallError, Engine};
@@ -32,6 +35,9 @@ pub enum Problem {
     Unauthenticated(String),
     #[error("{0}")]
     Exhausted(String),
+    /// It was there once and is not kept any more.
+    #[error("{0}")]
+    Gone(String),
     /// Asking again later may help.
     #[error("{0}")]
     Unavailable(String),

@@ -6,6 +6,7 @@
 use crate::{
     clock,
     dispatch::{self, Links, Parcel, Parcels, Payloads},
+    events::Events,
     logs::Logs,
     options::Options,
     watch::Watches,
@@ -13,6 +14,7 @@ use crate::{
 use futures::future::{BoxFuture, FutureExt};
 use hodei_api::convert;
 use hodei_core::{
+    access::AuditEntry,
     brain::{
         Answer, Batch, BatchId, Bound, Brain, Caller, Connection, Effect, Facts, Input, Loaded, Placement, Refusal,
         Report, ScheduledJob, Settling, WorkerView,
@@ -35,7 +37,7 @@ use std::{
     time::{Duration, Instant},
 };
 use thiserror::Error;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Inputs that one batch may take.
 const BATCH_INPUTS: usize = 16_384;
@@ -64,6 +66,22 @@ pub struct Engine {
     shared: Arc<Shared>,
 }
 
+/// Wakes whoever delivers webhooks.
+#[derive(Debug, Default)]
+pub struct Outbox(Notify);
+
+impl Outbox {
+    pub fn notify_if(&self, something: bool) {
+        if something {
+            self.0.notify_one();
+        }
+    }
+
+    pub async fn notified(&self) {
+        self.0.notified().await;
+    }
+}
+
 /// What the doors may use without going through the loop.
 pub struct Shared {
     pub store: Arc<dyn Store>,
@@ -71,6 +89,9 @@ pub struct Shared {
     pub links: Arc<Links>,
     pub logs: Logs,
     pub watches: Watches,
+    pub events: Events,
+    /// Told when there is something to deliver.
+    pub outbox: Outbox,
     room: Arc<Semaphore>,
     /// The last commit failed, or has been under way for too long.
     stalled: AtomicBool,
@@ -87,14 +108,35 @@ pub struct Shared {
 }
 
 enum Message {
-    Call { caller: Caller, input: Input, reply: oneshot::Sender<Reply>, room: OwnedSemaphorePermit },
+    Call {
+        caller: Caller,
+        input: Input,
+        waiting: Waiting,
+    },
     Input(Input),
-    Logs { worker: WorkerId, connection: Connection, chunk: LogChunk },
+    Logs {
+        worker: WorkerId,
+        connection: Connection,
+        chunk: LogChunk,
+    },
+    /// Rows that the brain has no part in, and who waits until they are durable.
+    Keep {
+        aside: Aside,
+        kept: Option<oneshot::Sender<()>>,
+    },
     Ask(Box<dyn FnOnce(&Brain) + Send>),
     Stop(Stop),
 }
 
 type Reply = Result<Answer, CallError>;
+
+/// Somebody who waits for an answer.
+struct Waiting {
+    reply: oneshot::Sender<Reply>,
+    /// What the audit log will say of the call, but for its outcome.
+    audit: Option<AuditEntry>,
+    _room: OwnedSemaphorePermit,
+}
 
 /// A wish to end the loop, answered with whether it was granted.
 struct Stop {
@@ -124,6 +166,8 @@ impl Engine {
             links: Arc::default(),
             logs: Logs::default(),
             watches: Watches::default(),
+            events: Events::default(),
+            outbox: Outbox::default(),
             room: Arc::new(Semaphore::new(INBOX_KIB)),
             stalled: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -150,6 +194,8 @@ impl Engine {
             log_next: IdMap::default(),
             logs: Vec::new(),
             log_bytes: 0,
+            aside: Aside::default(),
+            keeping: Vec::new(),
             deferred: Vec::new(),
             flight: None,
             urgent: false,
@@ -168,11 +214,21 @@ impl Engine {
 
     /// Hands a command to the brain and waits until its outcome is durable. `weight` is about the size of it.
     pub async fn call(&self, weight: usize, input: impl FnOnce(Caller) -> Input) -> Reply {
+        self.audited_call(weight, None, input).await
+    }
+
+    /// The same, with a line in the audit log that is as durable as the outcome.
+    pub async fn audited_call(
+        &self,
+        weight: usize,
+        audit: Option<AuditEntry>,
+        input: impl FnOnce(Caller) -> Input,
+    ) -> Reply {
         let room = self.room(weight).await?;
         let caller = Caller(self.shared.callers.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
-        let message = Message::Call { caller, input: input(caller), reply, room };
-        self.inbox.send(message).map_err(|_| going_away())?;
+        let waiting = Waiting { reply, audit, _room: room };
+        self.inbox.send(Message::Call { caller, input: input(caller), waiting }).map_err(|_| going_away())?;
         answer.await.map_err(|_| {
             CallError::Unavailable(
                 "the server stopped before it could say whether this was stored; look before you try again".into(),
@@ -212,6 +268,19 @@ impl Engine {
 
     pub fn logs(&self, worker: WorkerId, connection: Connection, chunk: LogChunk) {
         _ = self.inbox.send(Message::Logs { worker, connection, chunk });
+    }
+
+    /// Writes rows that the brain has no part in, and returns when they are durable.
+    pub async fn keep(&self, aside: Aside) -> Result<(), CallError> {
+        self.check_open()?;
+        let (kept, done) = oneshot::channel();
+        self.inbox.send(Message::Keep { aside, kept: Some(kept) }).map_err(|_| going_away())?;
+        done.await.map_err(|_| going_away())
+    }
+
+    /// The same without waiting.
+    pub fn note(&self, aside: Aside) {
+        _ = self.inbox.send(Message::Keep { aside, kept: None });
     }
 
     /// Looks at the brain as it is now, between two inputs.
@@ -338,11 +407,14 @@ struct Loop {
     messages: mpsc::UnboundedReceiver<Message>,
     parcels: mpsc::UnboundedSender<Parcels>,
     payloads: Arc<Mutex<Payloads>>,
-    callers: HashMap<Caller, (oneshot::Sender<Reply>, OwnedSemaphorePermit)>,
+    callers: HashMap<Caller, Waiting>,
     /// The number of the next log entry of every execution that has printed.
     log_next: IdMap<ExecutionId, u64>,
     logs: Vec<LogChunk>,
     log_bytes: usize,
+    aside: Aside,
+    /// Those who wait for it.
+    keeping: Vec<oneshot::Sender<()>>,
     /// Inputs that name what is not in memory; it is read when no commit is under way.
     deferred: Vec<Input>,
     flight: Option<Flight>,
@@ -359,6 +431,7 @@ struct Loop {
 struct Flight {
     commit: Arc<Commit>,
     effects: Vec<Effect>,
+    keeping: Vec<oneshot::Sender<()>>,
     acks: Acks,
     outcome: BoxFuture<'static, Result<(), StoreError>>,
     began: Instant,
@@ -455,9 +528,13 @@ impl Loop {
         let can_wait = matches!(message, Message::Logs { .. } | Message::Ask(_) | Message::Input(Input::Report { .. }));
         self.urgent |= !can_wait;
         match message {
-            Message::Call { caller, input, reply, room } => {
-                self.callers.insert(caller, (reply, room));
+            Message::Call { caller, input, waiting } => {
+                self.callers.insert(caller, waiting);
                 self.apply_or_defer(input);
+            }
+            Message::Keep { aside, kept } => {
+                self.aside.add(aside);
+                self.keeping.extend(kept);
             }
             Message::Input(input) => self.apply_or_defer(input),
             Message::Logs { worker, connection, chunk } => self.take_logs(worker, connection, chunk, acks),
@@ -582,8 +659,8 @@ impl Loop {
     }
 
     fn answer(&mut self, caller: Caller, answer: Reply) {
-        if let Some((reply, _room)) = self.callers.remove(&caller) {
-            _ = reply.send(answer);
+        if let Some(waiting) = self.callers.remove(&caller) {
+            _ = waiting.reply.send(answer);
         }
     }
 
@@ -594,16 +671,29 @@ impl Loop {
         let (batch, effects) = self.brain.turn(std::mem::take(&mut self.stalled));
         let logs = std::mem::take(&mut self.logs);
         self.log_bytes = 0;
-        if batch.is_empty() && logs.is_empty() {
+        self.audit(&effects);
+        let (aside, keeping) = (std::mem::take(&mut self.aside), std::mem::take(&mut self.keeping));
+        if batch.is_empty() && logs.is_empty() && aside.is_empty() {
             self.brain.committed(&batch);
             self.release(effects, std::mem::take(acks));
             return;
         }
-        let commit = Arc::new(Commit { epoch: self.brain.epoch(), batch, logs, aside: Aside::default() });
+        let commit = Arc::new(Commit { epoch: self.brain.epoch(), batch, logs, aside });
         let outcome = commit_until_done(Arc::clone(&self.shared), Arc::clone(&commit)).boxed();
         let began = Instant::now();
         self.last_commit = began;
-        self.flight = Some(Flight { commit, effects, acks: std::mem::take(acks), outcome, began });
+        self.flight = Some(Flight { commit, effects, keeping, acks: std::mem::take(acks), outcome, began });
+    }
+
+    /// What is answered with this batch goes into the audit log with it.
+    fn audit(&mut self, effects: &[Effect]) {
+        for effect in effects {
+            let Effect::Answer { caller, answer } = effect else { continue };
+            if let Some(line) = self.callers.get_mut(caller).and_then(|waiting| waiting.audit.take()) {
+                let outcome = answer.as_ref().map_or_else(Refusal::to_string, |_| "ok".to_owned());
+                self.aside.audit.push(AuditEntry { outcome, ..line });
+            }
+        }
     }
 
     fn renew_leases(&mut self) {
@@ -615,7 +705,7 @@ impl Loop {
 
     /// A batch is durable: what waited for it may go out.
     fn land(&mut self) {
-        let Some(Flight { commit, effects, acks, began, .. }) = self.flight.take() else { return };
+        let Some(Flight { commit, effects, keeping, acks, began, .. }) = self.flight.take() else { return };
         let (Commit { batch, logs, .. }, took) = (&*commit, began.elapsed());
         self.stalled = took > STALL;
         if self.stalled {
@@ -627,6 +717,9 @@ impl Loop {
         self.shared.logs.publish(logs);
         self.shared.watches.publish(batch, |id| self.brain.placed(id));
         self.shared.logs.close_finished(&batch.jobs);
+        self.shared.events.publish(commit.journal_id(), &batch.changes);
+        self.shared.outbox.notify_if(!batch.deliveries.is_empty());
+        keeping.into_iter().for_each(|kept| _ = kept.send(()));
         self.note_sessions(batch);
         self.forget_ended(batch);
         self.release(effects, acks);
@@ -758,8 +851,8 @@ impl Loop {
         self.shared.closing.store(true, Ordering::Relaxed);
         self.messages.close();
         while let Ok(message) = self.messages.try_recv() {
-            if let Message::Call { reply, .. } = message {
-                _ = reply.send(Err(going_away()));
+            if let Message::Call { waiting, .. } = message {
+                _ = waiting.reply.send(Err(going_away()));
             }
         }
         let last = async {

@@ -8,12 +8,14 @@ mod clock;
 mod context;
 mod dispatch;
 mod engine;
+mod events;
 #[doc(hidden)]
 pub mod fuzzing;
 mod grpc;
 mod http;
 pub mod listen;
 mod logs;
+mod maintenance;
 mod options;
 mod secrets;
 mod server;

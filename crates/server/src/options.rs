@@ -13,6 +13,10 @@ pub struct Options {
     pub limits: Limits,
     /// Jobs of the head of each line that are kept in memory.
     pub window: usize,
+    /// How long finished jobs are kept, with their logs and results; for ever when unset.
+    pub retention: Option<Millis>,
+    /// How far back event streams can go.
+    pub events_kept: Millis,
 }
 
 impl Default for Options {
@@ -25,6 +29,8 @@ impl Default for Options {
             token_ttl: Millis::seconds(300),
             limits: Limits::default(),
             window: brain.window,
+            retention: None,
+            events_kept: Millis::seconds(3600),
         }
     }
 }

@@ -4,9 +4,11 @@ use crate::{
     engine::{Engine, LoopEnd},
     grpc, http,
     listen::{self, Addresses, ListenError},
+    maintenance,
     options::Options,
 };
 use futures::future::{BoxFuture, FutureExt};
+use hodei_api::gather::Gathering;
 use hodei_core::brain::Brain;
 use hodei_store::{Store, StoreError};
 use std::{
@@ -103,6 +105,7 @@ impl Server {
                 _ = axum::serve(listener, app).with_graceful_shutdown(until).await;
             });
         }
+        maintenance::start(&server.engine, &server.closing.subscribe(), &mut server.tasks);
         if let Some(path) = &at.socket {
             server.serve(&routes, UnixListenerStream::new(listen::unix(path)?));
         }
@@ -114,6 +117,7 @@ impl Server {
         S: Stream<Item = io::Result<IO>> + Send + 'static,
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
+        let incoming = incoming.map(|connection| connection.map(Gathering::new));
         let (routes, mut closed) = (routes.clone(), self.closing.subscribe());
         self.tasks.spawn(async move {
             let until = async move { _ = closed.wait_for(|closed| *closed).await };

@@ -1,9 +1,9 @@
 //! What every store must do. Each check gets an empty store of its own; the random ones use fixed seeds.
 
-use crate::{Commit, Filter, LogPosition, LogSpan, PlacedBatch, Store, StoreError};
+use crate::{Aside, Commit, Filter, LogPosition, LogSpan, PlacedBatch, Store, StoreError};
 use hodei_core::{
     brain::{Batch, BatchId, JobWrite, Placement},
-    id::{ExecutionId, Incarnation, JobId, WorkerId},
+    id::{ExecutionId, Incarnation, JobId, WorkerId, made},
     job::{ClassId, Execution, Job, Progress},
     protocol::LogChunk,
     spec::{JobSpec, Priority, Requirements, Secret, Work},
@@ -17,6 +17,12 @@ use std::{
     sync::Arc,
 };
 use uuid::Uuid;
+
+mod old;
+mod tasks;
+
+pub(crate) use old::*;
+pub use tasks::*;
 
 /// Hands the names of all checks to another macro.
 macro_rules! for_each_check {
@@ -42,6 +48,20 @@ macro_rules! for_each_check {
             much_log_in_one_commit
             readers_see_whole_commits
             large_commits
+            links_come_and_go
+            queues_and_schedules_come_and_go
+            data_and_input_replace_only_themselves
+            counts_are_kept_by_differences
+            dead_letters_are_counted_by_group
+            dead_letter_pages_give_every_match_once
+            deliveries_are_found_when_they_are_due
+            the_journal_is_in_order_over_epochs
+            api_tokens_and_audit_lines_come_back
+            forgotten_jobs_leave_nothing
+            every_filter_gives_what_it_says
+            listings_look_at_a_bounded_number_of_rows
+            expired_jobs_are_those_that_nothing_needs
+            repeats_and_former_leaders_add_nothing
         }
     };
 }
@@ -55,6 +75,8 @@ pub async fn every_kind_of_row_comes_back(store: Arc<dyn Store>) {
         job: job.clone(),
         payload: Some(payload(3000)),
         result: (job.seq % 2 == 0).then(|| Arc::from(vec![7; job.seq as usize])),
+        data: None,
+        input: None,
     });
     let batch = Batch {
         jobs: writes.collect(),
@@ -100,6 +122,17 @@ pub async fn an_empty_store_answers(store: Arc<dyn Store>) {
     assert!(store.list(Filter::default(), None, 10).await.expect("list").jobs.is_empty());
     assert!(store.logs(job_id(1), LogPosition::START, 10).await.expect("logs").is_empty());
     assert!(store.log_tail(job_id(1), 10).await.expect("tail").is_empty());
+    assert!(store.data(vec![job_id(1)]).await.expect("data").is_empty());
+    assert!(store.dependents(job_id(1), None, 10).await.expect("dependents").is_empty());
+    assert!(store.settling().await.expect("settling").is_empty());
+    assert!(store.keys(vec!["key".into()]).await.expect("keys").is_empty());
+    assert!(store.counts().await.expect("counts").is_empty());
+    assert_eq!(store.error_groups(10).await.expect("groups"), (0, vec![]));
+    let letters = store.dead_letters(Default::default(), None, 10).await.expect("letters");
+    assert!(letters.letters.is_empty() && letters.next.is_none());
+    let expired = store.expired(StateKind::Failed, Time(i64::MAX), None, 10).await.expect("expired");
+    assert_eq!(expired, (vec![], None));
+    assert!(store.audit(Default::default(), None, 10).await.expect("audit").is_empty());
     assert!(store.log_entries(vec![(job_id(1), execution_id(1))]).await.expect("entries").is_empty());
 }
 
@@ -188,7 +221,7 @@ pub async fn columns_follow_updates(store: Arc<dyn Store>) {
         let timed = matches!(kind, StateKind::Pending | StateKind::Delayed);
         assert_eq!(present(store.due(None, 9).await.expect("due")), timed, "{kind:?}");
         for other in StateKind::ALL {
-            let filter = Filter { states: vec![other], queue: None };
+            let filter = Filter { states: vec![other], ..Filter::default() };
             assert_eq!(
                 present(store.list(filter, None, 9).await.expect("list").jobs),
                 kind == other,
@@ -285,23 +318,14 @@ pub async fn list_pages_give_every_job_once(store: Arc<dyn Store>) {
     for round in 0..12 {
         let states: Vec<_> = StateKind::ALL.into_iter().filter(|_| round % 4 != 0 && random.below(3) == 0).collect();
         let queue = (round % 3 == 0).then(|| random_queue(&mut random));
-        let filter = Filter { states, queue };
+        let filter = Filter { states, queue, ..Filter::default() };
         let wanted = |job: &&Job| {
             (filter.states.is_empty() || filter.states.contains(&job.state.kind()))
                 && filter.queue.as_ref().is_none_or(|queue| **queue == *job.queue)
         };
         let mut expected: Vec<_> = jobs.iter().filter(wanted).cloned().collect();
         expected.sort_by_key(|job| std::cmp::Reverse(job.id));
-        let mut found: Vec<Job> = Vec::new();
-        loop {
-            let limit = random.below(30) + 1;
-            let page = store.list(filter.clone(), found.last().map(|job| job.id), limit).await.expect("list").jobs;
-            assert!(page.len() <= limit);
-            if page.is_empty() {
-                break;
-            }
-            found.extend(page);
-        }
+        let found = listed(&store, &filter, || random.below(30) + 1).await;
         assert_eq!(found, expected, "{filter:?}");
     }
 }
@@ -447,6 +471,22 @@ pub async fn large_commits(store: Arc<dyn Store>) {
     assert!(store.lanes().await.expect("lanes").is_empty());
 }
 
+/// All pages of a listing.
+pub(crate) async fn listed(store: &Arc<dyn Store>, filter: &Filter, mut limit: impl FnMut() -> usize) -> Vec<Job> {
+    let (mut found, mut before) = (Vec::new(), None);
+    loop {
+        let limit = limit();
+        let page = store.list(filter.clone(), before, limit).await.expect("list");
+        assert!(page.jobs.len() <= limit);
+        found.extend(page.jobs);
+        match page.next {
+            Some(next) if before.is_none_or(|before| next < before) => before = Some(next),
+            Some(next) => panic!("the page before {before:?} leads to {next}"),
+            None => return found,
+        }
+    }
+}
+
 /// Commits as one server's loop would, numbering its batches.
 #[derive(Clone)]
 pub(crate) struct Leader {
@@ -466,10 +506,18 @@ impl Leader {
 
     /// Counts a batch only once it is made, as a retried commit keeps its number.
     pub(crate) async fn try_commit(&mut self, batch: Batch, logs: Vec<LogChunk>) -> Result<(), StoreError> {
+        self.try_commit_all(batch, logs, Aside::default()).await
+    }
+
+    async fn try_commit_all(&mut self, batch: Batch, logs: Vec<LogChunk>, aside: Aside) -> Result<(), StoreError> {
         let batch = Batch { number: self.number + 1, ..batch };
-        self.store.commit(Arc::new(Commit { epoch: self.epoch, batch, logs, aside: Aside::default() })).await?;
+        self.store.commit(Arc::new(Commit { epoch: self.epoch, batch, logs, aside })).await?;
         self.number += 1;
         Ok(())
+    }
+
+    async fn commit_aside(&mut self, aside: Aside) {
+        self.try_commit_all(Batch::default(), vec![], aside).await.expect("commit");
     }
 }
 
@@ -495,7 +543,7 @@ pub(crate) fn job_id(n: u64) -> JobId {
 }
 
 fn execution_id(n: u64) -> ExecutionId {
-    ExecutionId::new(1_000, 1, n)
+    ExecutionId(made(1_000, 1, n))
 }
 
 fn at(execution: u64, entry: u64) -> LogPosition {
@@ -570,7 +618,7 @@ fn full_job(n: u64, state: State) -> Job {
     }
 }
 
-fn all_states() -> [State; 8] {
+fn all_states() -> [State; 10] {
     let cancel = Cancel { reason: "changed my mind".into(), at: Time(77) };
     [
         State::Delayed { until: Time(5_000), reason: DelayReason::Retry },
@@ -581,6 +629,8 @@ fn all_states() -> [State; 8] {
         State::Failed { at: Time(2_000) },
         State::TimedOut { at: Time(2_000) },
         State::Cancelled { at: Time(2_000), cancel },
+        State::Waiting { since: Time(1_000) },
+        State::Blocked { since: Time(1_000), reason: "a person must look".into() },
     ]
 }
 
@@ -600,7 +650,7 @@ fn random_jobs(random: &mut Random, count: u64) -> Vec<Job> {
 }
 
 fn random_job(random: &mut Random, id: u64, seq: u64) -> Job {
-    let state = match random.below(12) {
+    let state = match random.below(14) {
         0..4 => State::Pending { since: Time(random.below(5) as i64 * 1_000) },
         other => all_states()[other - 4].clone(),
     };
@@ -644,12 +694,12 @@ fn token(n: u8) -> WorkerToken {
 
 /// The first write of a job.
 pub(crate) fn new(job: Job) -> JobWrite {
-    JobWrite { job, payload: Some(payload(60)), result: None }
+    JobWrite { job, payload: Some(payload(60)), result: None, data: None, input: None }
 }
 
 /// A later write of a job.
 pub(crate) fn known(job: Job) -> JobWrite {
-    JobWrite { job, payload: None, result: None }
+    JobWrite { job, payload: None, result: None, data: None, input: None }
 }
 
 pub(crate) fn jobs_batch(jobs: impl IntoIterator<Item = JobWrite>) -> Batch {

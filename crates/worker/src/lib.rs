@@ -18,6 +18,7 @@ pub use handlers::{
     Command, Dependency, Done, Endpoint, HandlerError, Handlers, Program, Subprocess, Task, TaskError, TaskResult, Tick,
 };
 pub use hodei_core::{
+    id::JobId,
     spec::Invalid,
     worker::{Capacity, WorkerInfo},
 };

@@ -78,7 +78,8 @@ fn endpoint(handler: &Handler, url: &str) -> Result<Endpoint> {
     }
     if let Some(variable) = &handler.authorization {
         let value = std::env::var(variable).with_context(|| format!("authorization: the variable {variable}"))?;
-        let mut value: HeaderValue = value.parse().with_context(|| format!("authorization: the variable {variable}"))?;
+        let mut value: HeaderValue =
+            value.parse().with_context(|| format!("authorization: the variable {variable}"))?;
         value.set_sensitive(true);
         headers.insert(AUTHORIZATION, value);
     }

@@ -144,6 +144,8 @@ async fn start(config: &Config, folder: &Folder, args: &ServerArgs, tcp: bool) -
         token_ttl: settings.token_ttl,
         limits: Limits { payload_bytes: usize::try_from(settings.max_payload).unwrap_or(usize::MAX) },
         window: settings.window,
+        retention: settings.retention,
+        events_kept: settings.events_kept,
     };
     if options.lease < SHORTEST_LEASE {
         bail!("the lease must be at least {}ms, or workers could not keep it", SHORTEST_LEASE.0);

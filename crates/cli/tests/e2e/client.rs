@@ -2,8 +2,10 @@
 
 use crate::process::until;
 use hodei_api::v1::{
-    self, job_execution_service_client::JobExecutionServiceClient as Jobs,
-    log_stream_service_client::LogStreamServiceClient as Logs,
+    self, dead_letter_service_client::DeadLetterServiceClient as DeadLetters,
+    event_service_client::EventServiceClient as Events,
+    job_execution_service_client::JobExecutionServiceClient as Jobs,
+    log_stream_service_client::LogStreamServiceClient as Logs, queue_service_client::QueueServiceClient as Queues,
     worker_admin_service_client::WorkerAdminServiceClient as Admin,
     worker_agent_service_client::WorkerAgentServiceClient as Agents,
 };
@@ -53,6 +55,18 @@ impl Client {
         Admin::new(self.channel.clone())
     }
 
+    pub fn queues(&self) -> Queues<Channel> {
+        Queues::new(self.channel.clone())
+    }
+
+    pub fn dead_letters(&self) -> DeadLetters<Channel> {
+        DeadLetters::new(self.channel.clone())
+    }
+
+    pub fn events(&self) -> Events<Channel> {
+        Events::new(self.channel.clone())
+    }
+
     pub fn agents(&self) -> Agents<Channel> {
         Agents::new(self.channel.clone())
     }
@@ -60,6 +74,11 @@ impl Client {
     pub async fn queue(&self, spec: v1::JobSpec) -> String {
         let request = v1::QueueJobRequest { job: Some(spec) };
         self.jobs().queue_job(request).await.expect("the job is taken").into_inner().job_id
+    }
+
+    /// Stores jobs that belong together.
+    pub async fn queue_all(&self, jobs: Vec<v1::JobSpec>) -> Result<Vec<String>, Status> {
+        Ok(self.jobs().queue_jobs(v1::QueueJobsRequest { jobs }).await?.into_inner().job_ids)
     }
 
     /// Asks until the server answers; None for a job that there is not.

@@ -1,26 +1,40 @@
 //! The store in PostgreSQL, for many servers. One connection writes, a small pool reads.
 
+mod pages;
 mod read;
+mod rows;
 #[cfg(test)]
 mod tests;
 mod write;
 
 use crate::{
-    Answer, Commit, Filter, Leadership, LogPosition, LogSpan, Page, PlacedBatch, Store, StoreError, migration,
+    Answer, AuditFilter, Commit, DeadLetterFilter, DeadLetterPage, DeliveryFilter, ErrorGroup, Filter, JobData,
+    Leadership, LogPosition, LogSpan, Page, PlacedBatch, Store, StoreError, migration,
+    record::{decode, signed, state_number},
 };
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
 use hodei_core::{
-    id::{ExecutionId, JobId},
+    access::{ApiToken, AuditEntry},
+    brain::{Placement, Settling},
+    dead_letter::DeadLetter,
+    id::{DeliveryId, ExecutionId, JobId},
     job::{ClassId, Job},
+    journal::{Change, JournalId},
     protocol::LogChunk,
+    queue::QueueRecord,
+    schedule::ScheduleRecord,
     spec::Priority,
+    state::StateKind,
     time::Time,
     token::WorkerToken,
+    webhook::Delivery,
     worker::WorkerRecord,
 };
+use rows::RowStatements;
 use std::{str::FromStr, sync::Arc, time::Duration};
 use tokio::{task::JoinHandle, time::timeout};
-use tokio_postgres::{Client, Config, NoTls, error::SqlState};
+use tokio_postgres::{Client, Config, NoTls, Row, error::SqlState};
+use uuid::Uuid;
 use write::Writer;
 
 /// Reads that run at once; more wait for their turn.
@@ -37,7 +51,7 @@ const MIGRATION_LOCK: i64 = 0x686f_6465_6900;
 const SESSION_OPTIONS: &str = "-c statement_timeout=10s -c idle_in_transaction_session_timeout=15s \
     -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 \
     -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off -c enable_bitmapscan=off \
-    -c enable_sort=off -c enable_hashjoin=off -c enable_mergejoin=off";
+    -c enable_sort=off -c enable_incremental_sort=off -c enable_hashjoin=off -c enable_mergejoin=off";
 
 /// A store that many servers share.
 pub struct Postgres {
@@ -120,8 +134,100 @@ impl Store for Postgres {
         self.read(move |client| read::results(client, ids))
     }
 
+    fn data(&self, ids: Vec<JobId>) -> Answer<'_, Vec<JobData>> {
+        self.read(move |client| read::data(client, ids))
+    }
+
     fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Answer<'_, Page> {
-        self.read(move |client| read::list(client, filter, before, limit))
+        self.read(move |client| pages::list(client, filter, before, limit))
+    }
+
+    fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>> {
+        self.read(move |client| read::dependents(client, job, after, limit))
+    }
+
+    fn settling(&self) -> Answer<'_, Vec<Settling>> {
+        self.read(read::settling)
+    }
+
+    fn keys(&self, keys: Vec<Arc<str>>) -> Answer<'_, Vec<(Arc<str>, JobId)>> {
+        self.read(move |client| read::keys(client, keys))
+    }
+
+    fn queues(&self) -> Answer<'_, Vec<QueueRecord>> {
+        self.read(read::queues)
+    }
+
+    fn counts(&self) -> Answer<'_, Vec<(Arc<str>, StateKind, u64)>> {
+        self.read(read::counts)
+    }
+
+    fn schedules(&self) -> Answer<'_, Vec<(ScheduleRecord, Vec<u8>)>> {
+        self.read(read::schedules)
+    }
+
+    fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        before: Option<(Time, JobId)>,
+        limit: usize,
+    ) -> Answer<'_, DeadLetterPage> {
+        self.read(move |client| pages::dead_letters(client, filter, before, limit))
+    }
+
+    fn dead_letter(&self, job: JobId) -> Answer<'_, Option<DeadLetter>> {
+        self.read(move |client| pages::dead_letter(client, job))
+    }
+
+    fn error_groups(&self, limit: usize) -> Answer<'_, (u64, Vec<ErrorGroup>)> {
+        self.read(move |client| pages::error_groups(client, limit))
+    }
+
+    fn deliveries_due(&self, until: Time, limit: usize) -> Answer<'_, Vec<Delivery>> {
+        self.read(move |client| pages::deliveries_due(client, until, limit))
+    }
+
+    fn next_delivery(&self) -> Answer<'_, Option<Time>> {
+        self.read(pages::next_delivery)
+    }
+
+    fn deliveries(
+        &self,
+        filter: DeliveryFilter,
+        before: Option<DeliveryId>,
+        limit: usize,
+    ) -> Answer<'_, Vec<Delivery>> {
+        self.read(move |client| pages::deliveries(client, filter, before, limit))
+    }
+
+    fn delivery(&self, id: DeliveryId) -> Answer<'_, Option<Delivery>> {
+        self.read(move |client| pages::delivery(client, id))
+    }
+
+    fn journal(&self, after: JournalId, limit: usize) -> Answer<'_, Vec<(JournalId, Vec<Change>)>> {
+        self.read(move |client| pages::journal(client, after, limit))
+    }
+
+    fn journal_ends(&self) -> Answer<'_, Option<(JournalId, JournalId)>> {
+        self.read(pages::journal_ends)
+    }
+
+    fn expired(
+        &self,
+        state: StateKind,
+        before: Time,
+        after: Option<JobId>,
+        limit: usize,
+    ) -> Answer<'_, (Vec<JobId>, Option<JobId>)> {
+        self.read(move |client| pages::expired(client, state, before, after, limit))
+    }
+
+    fn api_tokens(&self) -> Answer<'_, Vec<ApiToken>> {
+        self.read(read::api_tokens)
+    }
+
+    fn audit(&self, filter: AuditFilter, before: Option<u64>, limit: usize) -> Answer<'_, Vec<(u64, AuditEntry)>> {
+        self.read(move |client| pages::audit(client, filter, before, limit))
     }
 
     fn logs(&self, job: JobId, from: LogPosition, bytes: usize) -> Answer<'_, Vec<LogChunk>> {
@@ -197,12 +303,42 @@ async fn migrate_in(client: &mut Client) -> Result<(), StoreError> {
         .batch_execute("CREATE TABLE IF NOT EXISTS schema_migrations (version bigint PRIMARY KEY, name text NOT NULL)")
         .await?;
     let row = transaction.query_one("SELECT coalesce(max(version), 0) FROM schema_migrations", &[]).await?;
-    for step in migration::after(row.try_get(0)?)? {
+    let applied = row.try_get(0)?;
+    for step in migration::after(applied)? {
         transaction.batch_execute(step.postgres).await?;
         let sql = "INSERT INTO schema_migrations (version, name) VALUES ($1, $2)";
         transaction.execute(sql, &[&step.version, &step.name]).await?;
     }
+    if migration::is_uncounted(applied) {
+        take_in(transaction.client()).await?;
+    }
     Ok(transaction.commit().await?)
+}
+
+/// What only the records say of jobs that were there before.
+async fn take_in(client: &Client) -> Result<(), StoreError> {
+    let statements = RowStatements::prepare(client).await?;
+    let placements = client.query("SELECT record FROM placements ORDER BY epoch, batch", &[]).await?;
+    let placements: Vec<Vec<Placement>> =
+        placements.iter().map(|row| decode(row.try_get(0)?)).collect::<Result<_, StoreError>>()?;
+    let placements = placements.concat();
+    let ids: Vec<Uuid> = placements.iter().map(|placement| placement.job.0).collect();
+    let jobs = decoded(&client.query("SELECT record FROM jobs WHERE id = ANY ($1)", &[&ids]).await?)?;
+    write::add(client, &statements, migration::count_placed(placements, jobs)).await?;
+    for state in migration::DEAD_STATES {
+        let (state, limit) = (state_number(state), signed(migration::DEAD_JOBS as u64));
+        let mut after = Some(JobId::NIL);
+        while let Some(last) = after {
+            let jobs = decoded(&client.query(pages::AFTER, &[&state, &last.0, &limit]).await?)?;
+            write::add(client, &statements, migration::letters_of(&jobs)).await?;
+            after = jobs.last().map(|job| job.id);
+        }
+    }
+    Ok(())
+}
+
+fn decoded(rows: &[Row]) -> Result<Vec<Job>, StoreError> {
+    rows.iter().map(|row| decode(row.try_get(0)?)).collect()
 }
 
 async fn bounded<T>(limit: Duration, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {

@@ -1,33 +1,45 @@
 //! The store in one file. One thread writes, a few connections read, and a third party copies the write-ahead log back
 //! into the file so that neither waits for it.
 
+mod ahead;
 mod checkpoint;
+mod pages;
 mod read;
+mod rows;
 #[cfg(test)]
 mod tests;
 mod write;
 
 use crate::{
-    Answer, Commit, Filter, Leadership, LogPosition, LogSpan, Page, PlacedBatch, Store, StoreError, migration,
+    Answer, Aside, AuditFilter, Commit, DeadLetterFilter, DeadLetterPage, DeliveryFilter, ErrorGroup, Filter, JobData,
+    Leadership, LogPosition, LogSpan, Page, PlacedBatch, Store, StoreError, migration,
 };
 use hodei_core::{
-    id::{ExecutionId, JobId},
+    access::{ApiToken, AuditEntry},
+    brain::Settling,
+    dead_letter::DeadLetter,
+    id::{DeliveryId, ExecutionId, JobId},
     job::{ClassId, Job},
+    journal::{Change, JournalId},
     protocol::LogChunk,
+    queue::QueueRecord,
+    schedule::ScheduleRecord,
     spec::Priority,
+    state::StateKind,
     time::Time,
     token::WorkerToken,
+    webhook::Delivery,
     worker::WorkerRecord,
 };
 use read::Readers;
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 use std::{fs::OpenOptions, io, os::unix::fs::OpenOptionsExt, path::Path, sync::Arc, time::Duration};
 use write::{Request, WriterThread};
 
 /// How long a connection waits for a lock that another process holds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// More than the statements of this crate, so that each is prepared once per connection.
-const STATEMENTS: usize = 64;
+const STATEMENTS: usize = 128;
 
 /// A store in a file of this machine.
 pub struct Sqlite {
@@ -101,8 +113,100 @@ impl Store for Sqlite {
         self.read(move |connection| read::results(connection, &ids))
     }
 
+    fn data(&self, ids: Vec<JobId>) -> Answer<'_, Vec<JobData>> {
+        self.read(move |connection| read::data(connection, &ids))
+    }
+
     fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Answer<'_, Page> {
-        self.read(move |connection| read::list(connection, &filter, before, limit))
+        self.read(move |connection| pages::list(connection, &filter, before, limit))
+    }
+
+    fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>> {
+        self.read(move |connection| read::dependents(connection, job, after, limit))
+    }
+
+    fn settling(&self) -> Answer<'_, Vec<Settling>> {
+        self.read(read::settling)
+    }
+
+    fn keys(&self, keys: Vec<Arc<str>>) -> Answer<'_, Vec<(Arc<str>, JobId)>> {
+        self.read(move |connection| read::keys(connection, &keys))
+    }
+
+    fn queues(&self) -> Answer<'_, Vec<QueueRecord>> {
+        self.read(read::queues)
+    }
+
+    fn counts(&self) -> Answer<'_, Vec<(Arc<str>, StateKind, u64)>> {
+        self.read(read::counts)
+    }
+
+    fn schedules(&self) -> Answer<'_, Vec<(ScheduleRecord, Vec<u8>)>> {
+        self.read(read::schedules)
+    }
+
+    fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        before: Option<(Time, JobId)>,
+        limit: usize,
+    ) -> Answer<'_, DeadLetterPage> {
+        self.read(move |connection| pages::dead_letters(connection, &filter, before, limit))
+    }
+
+    fn dead_letter(&self, job: JobId) -> Answer<'_, Option<DeadLetter>> {
+        self.read(move |connection| pages::dead_letter(connection, job))
+    }
+
+    fn error_groups(&self, limit: usize) -> Answer<'_, (u64, Vec<ErrorGroup>)> {
+        self.read(move |connection| pages::error_groups(connection, limit))
+    }
+
+    fn deliveries_due(&self, until: Time, limit: usize) -> Answer<'_, Vec<Delivery>> {
+        self.read(move |connection| pages::deliveries_due(connection, until, limit))
+    }
+
+    fn next_delivery(&self) -> Answer<'_, Option<Time>> {
+        self.read(pages::next_delivery)
+    }
+
+    fn deliveries(
+        &self,
+        filter: DeliveryFilter,
+        before: Option<DeliveryId>,
+        limit: usize,
+    ) -> Answer<'_, Vec<Delivery>> {
+        self.read(move |connection| pages::deliveries(connection, &filter, before, limit))
+    }
+
+    fn delivery(&self, id: DeliveryId) -> Answer<'_, Option<Delivery>> {
+        self.read(move |connection| pages::delivery(connection, id))
+    }
+
+    fn journal(&self, after: JournalId, limit: usize) -> Answer<'_, Vec<(JournalId, Vec<Change>)>> {
+        self.read(move |connection| pages::journal(connection, after, limit))
+    }
+
+    fn journal_ends(&self) -> Answer<'_, Option<(JournalId, JournalId)>> {
+        self.read(pages::journal_ends)
+    }
+
+    fn expired(
+        &self,
+        state: StateKind,
+        before: Time,
+        after: Option<JobId>,
+        limit: usize,
+    ) -> Answer<'_, (Vec<JobId>, Option<JobId>)> {
+        self.read(move |connection| pages::expired(connection, state, before, after, limit))
+    }
+
+    fn api_tokens(&self) -> Answer<'_, Vec<ApiToken>> {
+        self.read(read::api_tokens)
+    }
+
+    fn audit(&self, filter: AuditFilter, before: Option<u64>, limit: usize) -> Answer<'_, Vec<(u64, AuditEntry)>> {
+        self.read(move |connection| pages::audit(connection, &filter, before, limit))
     }
 
     fn logs(&self, job: JobId, from: LogPosition, bytes: usize) -> Answer<'_, Vec<LogChunk>> {
@@ -144,14 +248,38 @@ fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     transaction.execute_batch(
         "CREATE TABLE IF NOT EXISTS schema_migrations (version INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT",
     )?;
-    let applied =
+    let applied: i64 =
         transaction.query_one("SELECT coalesce(max(version), 0) FROM schema_migrations", (), |row| row.get(0))?;
     for step in migration::after(applied)? {
         transaction.execute_batch(step.sqlite)?;
         transaction
             .execute("INSERT INTO schema_migrations (version, name) VALUES (?1, ?2)", (step.version, step.name))?;
     }
+    if migration::is_uncounted(applied) {
+        take_in(&transaction)?;
+    }
     Ok(transaction.commit()?)
+}
+
+/// What only the records say of jobs that were there before.
+fn take_in(transaction: &Transaction) -> Result<(), StoreError> {
+    let mut buffer = Vec::new();
+    let mut write = |batch| {
+        let commit = Commit { epoch: 0, batch, logs: Vec::new(), aside: Aside::default() };
+        rows::write(transaction, &commit, &mut buffer)
+    };
+    let placements: Vec<_> = read::placements(transaction)?.into_iter().flat_map(|batch| batch.placements).collect();
+    let ids: Vec<JobId> = placements.iter().map(|placement| placement.job).collect();
+    write(migration::count_placed(placements, read::jobs(transaction, &ids)?))?;
+    for state in migration::DEAD_STATES {
+        let mut after = Some(JobId::NIL);
+        while let Some(last) = after {
+            let jobs = pages::of_state(transaction, state, last, migration::DEAD_JOBS)?;
+            write(migration::letters_of(&jobs))?;
+            after = jobs.last().map(|job| job.id);
+        }
+    }
+    Ok(())
 }
 
 fn cannot_open(path: &Path, error: StoreError) -> StoreError {

@@ -3,12 +3,12 @@
 use super::{TaskError, run::is_json};
 use crate::{
     chunks::Chunks,
-    end,
     executor::{ExecutorEvent, Masks, data_of, wall},
 };
 use hodei_api::{
     convert::MAX_RESULT,
     logs::{Entry, MAX_TEXT},
+    v1,
 };
 use hodei_core::{
     id::{ExecutionId, JobId},
@@ -16,6 +16,7 @@ use hodei_core::{
     protocol::{Assignment, DependencyResult, StopReason},
     spec::{Timeouts, Work},
 };
+use prost::Message;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     sync::{Arc, Mutex as SyncMutex, MutexGuard, PoisonError},
@@ -208,13 +209,9 @@ impl Task {
         Some(Tick { schedule, at: UNIX_EPOCH + since })
     }
 
-    /// A job to be enqueued with the end of this one, if that is not a failure: a [`hodei_api::json::Job`], or JSON of
-    /// that form.
-    pub fn enqueue(&self, child: impl Serialize) -> Result<(), TaskError> {
-        let child =
-            end::child(serde_json::to_value(child)?).map_err(|bad| TaskError::fatal(format!("the child: {bad}")))?;
-        self.said().children.push(child);
-        Ok(())
+    /// A job to be enqueued with the end of this one, if that is not a failure.
+    pub fn enqueue(&self, child: impl Into<v1::JobSpec>) {
+        self.said().children.push(child.into().encode_to_vec());
     }
 
     pub(super) fn add_children(&self, children: Vec<Vec<u8>>) {
