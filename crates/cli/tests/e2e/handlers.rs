@@ -370,7 +370,7 @@ async fn mistakes_in_handlers_are_told_before_work_is_taken() {
         let data = data.to_str().expect("UTF-8").to_owned();
         let common = ["worker", "run", "--server", &socket, "--data", &data, "--token", &token];
         let ran = cluster.hodei(&[&common[..], &flags].concat()).await;
-        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        let said = &ran.stderr;
         assert!(ran.code != 0 && said.contains(part), "{flags:?}: {said}");
     }
 }
