@@ -1,6 +1,9 @@
 //! The command line.
 
-use crate::values::{self, Cores};
+use crate::{
+    config::Handler,
+    values::{self, Cores},
+};
 use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use hodei_core::{spec::Secret, time::Millis};
@@ -572,6 +575,10 @@ pub struct UpArgs {
     /// Jobs at once; one for each core by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub slots: Option<u32>,
+    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on) or TYPE=http://ADDRESS.
+    /// May be given several times, and adds to those of the configuration.
+    #[arg(long, value_name = "TYPE=WHAT", value_parser = Handler::parse)]
+    pub handler: Vec<Handler>,
     /// Serve the socket alone and leave when there is nothing to do.
     #[arg(long, hide = true)]
     pub background: bool,
@@ -607,6 +614,10 @@ pub struct WorkerArgs {
     /// Memory that jobs may reserve; what the machine has by default.
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub memory: Option<u64>,
+    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on) or TYPE=http://ADDRESS.
+    /// May be given several times, and adds to those of the configuration.
+    #[arg(long, value_name = "TYPE=WHAT", value_parser = Handler::parse)]
+    pub handler: Vec<Handler>,
 }
 
 #[derive(Debug, Subcommand)]

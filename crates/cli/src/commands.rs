@@ -4,6 +4,7 @@ pub mod dlq;
 pub mod events;
 pub mod file;
 pub mod follow;
+pub mod handlers;
 pub mod job;
 pub mod logs;
 pub mod queue;

@@ -110,7 +110,7 @@ impl Client {
     /// Hands in a job. When this returns its id, the job is on the server's disk and cannot be lost any more. A caller who
     /// no longer waits does not take it back.
     pub async fn submit(&self, job: impl Into<Job>) -> Result<JobId, ClientError> {
-        let job = job.into().into_spec();
+        let job: v1::JobSpec = job.into().into();
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting { bytes: job.encoded_len(), job, answer };
         if self.shared.lock().take(waiting) {
@@ -122,7 +122,7 @@ impl Client {
 
     /// Hands in up to 10,000 jobs in one request: all of them are stored, or none. The ids are in their order.
     pub async fn submit_all(&self, jobs: impl IntoIterator<Item = Job>) -> Result<Vec<JobId>, ClientError> {
-        let jobs = jobs.into_iter().map(Job::into_spec).collect();
+        let jobs = jobs.into_iter().map(Into::into).collect();
         self.shared.queue_jobs(jobs).await.map_err(error)
     }
 }

@@ -3,7 +3,7 @@
 use futures::future::FutureExt;
 use hodei_api::channel;
 use hodei_worker::{
-    AgentError, AgentOptions, Capacity, Connect, Handlers, Invalid, LinkError, Task, TaskResult, Wish, WorkerInfo,
+    AgentError, AgentOptions, Capacity, Connect, Done, Handlers, Invalid, LinkError, Task, TaskResult, Wish, WorkerInfo,
 };
 use std::{future::Future, path::PathBuf, sync::Arc};
 use thiserror::Error;
@@ -79,10 +79,11 @@ impl Worker {
     }
 
     /// Runs tasks of this type with this function.
-    pub fn handle<F, R>(mut self, task_type: &str, handler: F) -> Self
+    pub fn handle<F, R, D>(mut self, task_type: &str, handler: F) -> Self
     where
         F: Fn(Task) -> R + Send + Sync + 'static,
-        R: Future<Output = TaskResult> + Send + 'static,
+        R: Future<Output = TaskResult<D>> + Send + 'static,
+        D: Into<Done>,
     {
         let added = self.handlers.add(task_type, handler);
         self.refused = self.refused.or(added.err());

@@ -7,7 +7,7 @@ use crate::{
         webhook,
         worker::{self, Size},
     },
-    config::Config,
+    config::{Config, Handler},
     exit,
     folder::{Folder, Holder},
     output,
@@ -91,7 +91,7 @@ pub async fn up(common: &Common, config: &Config, args: UpArgs) -> Result<u8> {
     let mut server = start(config, &folder, &args.server, !args.background).await?;
     let (wish, wishes) = watch::channel(Wish::Work);
     let size = Size { slots: args.slots, ..Size::default() };
-    let mut worker = start_worker(&server, config, &folder, &size, wishes).await?;
+    let mut worker = start_worker(&server, config, &folder, &size, &args.handler, wishes).await?;
     if !args.background {
         announce(&server, &folder);
     }
@@ -195,6 +195,7 @@ async fn start_worker(
     config: &Config,
     folder: &Folder,
     size: &Size,
+    handlers: &[Handler],
     wishes: watch::Receiver<Wish>,
 ) -> Result<JoinHandle<Result<(), AgentError>>> {
     let connect = insider(server.insider());
@@ -202,7 +203,7 @@ async fn start_worker(
     let known = hodei_worker::known_worker(&home).map(|id| id.to_string()).unwrap_or_default();
     let request = v1::CreateWorkerTokenRequest { worker_id: known, ttl_ms: 0 };
     let token = Admin::new(connect().await?).create_worker_token(request).await?.into_inner().token;
-    let mut options = worker::agent(config, connect, home, size);
+    let mut options = worker::agent(config, connect, home, size, handlers)?;
     options.token = Some(token);
     Ok(tokio::spawn(hodei_worker::run(options, wishes)))
 }

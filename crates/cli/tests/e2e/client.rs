@@ -5,7 +5,7 @@ use hodei_api::v1::{
     self, dead_letter_service_client::DeadLetterServiceClient as DeadLetters,
     event_service_client::EventServiceClient as Events,
     job_execution_service_client::JobExecutionServiceClient as Jobs,
-    log_stream_service_client::LogStreamServiceClient as Logs, queue_service_client::QueueServiceClient as Queues,
+    log_stream_service_client::LogStreamServiceClient as Logs,
     webhook_service_client::WebhookServiceClient as Webhooks,
     worker_admin_service_client::WorkerAdminServiceClient as Admin,
     worker_agent_service_client::WorkerAgentServiceClient as Agents,
@@ -58,10 +58,6 @@ impl Client {
 
     pub fn admin(&self) -> Admin<Channel> {
         Admin::new(self.channel.clone())
-    }
-
-    pub fn queues(&self) -> Queues<Channel> {
-        Queues::new(self.channel.clone())
     }
 
     pub fn dead_letters(&self) -> DeadLetters<Channel> {

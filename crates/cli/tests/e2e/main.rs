@@ -9,6 +9,7 @@ mod embedded;
 mod events;
 mod fake;
 mod graphs;
+mod handlers;
 mod input;
 mod jobs;
 mod logs;
