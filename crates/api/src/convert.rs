@@ -2,6 +2,7 @@
 
 mod access;
 mod jobs;
+mod queues;
 mod stream;
 mod workers;
 
@@ -9,6 +10,10 @@ pub use access::{api_token_to_wire, audit_to_wire, optional_length, role_from_wi
 pub use jobs::{
     Stored, execution_id, job_id, job_to_wire, payload_of, spec_from_wire, spec_of_payload, spec_to_wire,
     state_from_wire, state_to_wire, worker_id,
+};
+pub use queues::{
+    dead_letter_to_wire, failure_kind, fingerprint_from_wire, fingerprint_to_wire, letter_place, letter_token,
+    queue_to_wire, settings_from_wire,
 };
 pub use stream::{
     MAX_RESULT, cut, events_from_wire, events_to_wire, from_server, from_worker, run, to_server, to_worker,

@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn many_parts_with_something_in_them_are_taken() {
         let ids = vec!["0193c7a0-0000-7000-8000-000000000000".to_owned(); 200_000];
-        let bytes = v1::QueueJobsResponse { job_ids: ids.clone() }.encode_to_vec();
+        let bytes = v1::QueueJobsResponse { job_ids: ids.clone(), existed: Vec::new() }.encode_to_vec();
         assert_eq!(decode::<v1::QueueJobsResponse>(bytes.into()).map(|answer| answer.job_ids), Ok(ids));
     }
 

@@ -18,10 +18,24 @@ pub struct Cli {
 
 #[derive(Clone, Debug, Args)]
 pub struct Common {
-    /// The server to talk to, such as http://127.0.0.1:7070 or unix:/path/to/socket. Without one, the server of the data
+    /// The server to talk to, such as http://127.0.0.1:7070, https://hodei.example:7070 or unix:/path/to/socket. Without one, the server of the data
     /// folder is used, and started in the background when there is none.
     #[arg(long, global = true, env = "HODEI_SERVER", value_name = "URL", help_heading = "Global options")]
     pub server: Option<String>,
+    /// The API token that a server on the network asks for; the one of the data folder does not. Better in the environment,
+    /// where others on this machine do not see it.
+    #[arg(
+        long,
+        global = true,
+        env = "HODEI_API_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN",
+        help_heading = "Global options"
+    )]
+    pub api_token: Option<String>,
+    /// The authority that an https server's certificate must be from, in PEM; those that this machine trusts by default.
+    #[arg(long, global = true, env = "HODEI_CA", value_name = "FILE", help_heading = "Global options")]
+    pub ca: Option<PathBuf>,
     /// The data folder: database, socket, local worker.
     #[arg(long, global = true, env = "HODEI_DATA", value_name = "DIR", help_heading = "Global options")]
     pub data: Option<PathBuf>,
@@ -42,6 +56,14 @@ pub enum Command {
     Job(JobCommand),
     /// Show what a job printed.
     Logs(LogsArgs),
+    /// Look at queues, pause them, limit them.
+    #[command(subcommand)]
+    Queue(QueueCommand),
+    /// Jobs that failed for good: look, replay, discard.
+    #[command(subcommand)]
+    Dlq(DlqCommand),
+    /// Follow what happens, as it happens.
+    Events(EventsArgs),
     /// Start a server with a worker in one process.
     Up(UpArgs),
     /// Start a server.
@@ -49,9 +71,11 @@ pub enum Command {
     /// Run, list and drain workers.
     #[command(subcommand)]
     Worker(WorkerCommand),
-    /// Make credentials.
+    /// Make, list and revoke credentials.
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Show who did what, newest first.
+    Audit(AuditArgs),
     /// Print the default configuration with its documentation.
     Config,
     /// Print completions for a shell.
@@ -59,6 +83,16 @@ pub enum Command {
     /// Watches over the processes of a worker. Started by the worker itself.
     #[command(hide = true)]
     Guardian,
+}
+
+#[derive(Debug, Args)]
+pub struct SubmitArgs {
+    /// Many jobs: a graph in YAML (*.yaml, *.yml), whose jobs depend on each other by their names and are stored all or
+    /// none, or JSON lines, one job each; '-' reads JSON lines from standard input.
+    #[arg(long, short, value_name = "FILE|-", conflicts_with_all = ["command", "script", "task"])]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub job: JobArgs,
 }
 
 #[derive(Debug, Args)]
@@ -131,8 +165,32 @@ pub struct JobArgs {
     /// The task's payload as JSON; '-' reads it from standard input.
     #[arg(long, value_name = "JSON|-", requires = "task")]
     pub payload: Option<String>,
+    /// Text for people.
+    #[arg(long, value_name = "TEXT")]
+    pub description: Option<String>,
+    /// A word to find it by; may be given several times.
+    #[arg(long = "tag", value_name = "TAG")]
+    pub tags: Vec<String>,
+    /// JSON that its handler may rewrite.
+    #[arg(long, value_name = "JSON")]
+    pub job_data: Option<String>,
+    /// Wait until this job has succeeded; may be given several times.
+    #[arg(long, value_name = "ID")]
+    pub depends_on: Vec<String>,
+    /// What becomes of it when one that it depends on fails for good.
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub on_dependency_failure: Option<OnFailureArg>,
+    /// A second job with the same key is not stored: the first one's id is printed.
+    #[arg(long = "key", value_name = "KEY")]
+    pub idempotency_key: Option<String>,
+    /// At most LIMIT jobs with this key at one time, whatever their queues.
+    #[arg(long, value_name = "KEY=LIMIT", value_parser = values::limit)]
+    pub concurrency: Option<(String, i32)>,
+    /// How long it may give no sign: no output, no progress, no heartbeat of its handler.
+    #[arg(long, value_name = "TIME", value_parser = values::length)]
+    pub heartbeat_timeout: Option<Millis>,
     /// The program and its arguments. No shell interprets them.
-    #[arg(last = true, value_name = "COMMAND", required_unless_present_any = ["script", "task"])]
+    #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
 
@@ -142,6 +200,13 @@ pub enum PriorityArg {
     High,
     Normal,
     Low,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum OnFailureArg {
+    Cancel,
+    Wait,
+    Run,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -162,29 +227,38 @@ pub enum StateArg {
     Failed,
     TimedOut,
     Cancelled,
+    Waiting,
+    Blocked,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum JobCommand {
-    /// Store a job and print its id.
-    Submit(Box<JobArgs>),
+    /// Store a job, or all of a file, and print ids.
+    Submit(Box<SubmitArgs>),
     /// List jobs, newest first.
     List {
-        /// Only jobs in this state; may be given several times.
-        #[arg(long, value_enum)]
-        state: Vec<StateArg>,
-        #[arg(long)]
-        queue: Option<String>,
+        #[command(flatten)]
+        filter: JobFilterArgs,
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         limit: u32,
     },
     /// Show all that is known of a job.
     Get { id: String },
-    /// Cancel a job that has not ended.
+    /// Cancel a job that has not ended, or all that match.
     Cancel {
-        id: String,
+        #[arg(required_unless_present = "filter", conflicts_with = "filter")]
+        id: Option<String>,
+        #[command(flatten)]
+        filter: JobFilterArgs,
         #[arg(long, default_value = "")]
         reason: String,
+    },
+    /// Give a blocked job what it waits for.
+    Resume {
+        id: String,
+        /// JSON that its next run finds; '-' reads it from standard input.
+        #[arg(long, value_name = "JSON|-")]
+        payload: Option<String>,
     },
     /// Run a failed, timed out or cancelled job again.
     Retry { id: String },
@@ -195,6 +269,139 @@ pub enum JobCommand {
         #[arg(long, value_name = "TIME", value_parser = values::length)]
         timeout: Option<Millis>,
     },
+}
+
+/// Which jobs; all that is given must match.
+#[derive(Debug, Args)]
+#[group(id = "filter", multiple = true)]
+pub struct JobFilterArgs {
+    /// Only jobs in this state; may be given several times.
+    #[arg(long, value_enum)]
+    pub state: Vec<StateArg>,
+    #[arg(long)]
+    pub queue: Option<String>,
+    #[arg(long, value_name = "TYPE")]
+    pub task_type: Option<String>,
+    #[arg(long)]
+    pub tag: Option<String>,
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Only those that this job made.
+    #[arg(long, value_name = "ID")]
+    pub parent: Option<String>,
+    /// Only those that this schedule made.
+    #[arg(long, value_name = "ID")]
+    pub schedule: Option<String>,
+    /// Only those made in this last while.
+    #[arg(long, value_name = "TIME", value_parser = values::length)]
+    pub since: Option<Millis>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum QueueCommand {
+    /// All queues with the numbers of their jobs.
+    List,
+    /// One queue.
+    Get { name: String },
+    /// Start nothing more of it; what runs goes on.
+    Pause { name: String },
+    /// Go on.
+    Resume { name: String },
+    /// Change limits; 'none' takes one away.
+    Set {
+        name: String,
+        #[command(flatten)]
+        settings: QueueSettingsArgs,
+    },
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub struct QueueSettingsArgs {
+    /// Starts in a span of time, such as 100/1m.
+    #[arg(long, value_name = "N/TIME", value_parser = values::rate)]
+    pub rate: Option<Option<values::Rate>>,
+    /// Jobs at one time.
+    #[arg(long, value_name = "N", value_parser = values::optional_count)]
+    pub concurrency: Option<Option<i32>>,
+    /// A job that has waited this long counts as one priority higher.
+    #[arg(long, value_name = "TIME", value_parser = values::optional_length)]
+    pub ageing: Option<Option<Millis>>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DlqCommand {
+    /// Newest first.
+    List {
+        #[command(flatten)]
+        filter: DeadLetterFilterArgs,
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        limit: u32,
+    },
+    /// All that is known of one.
+    Get { id: String },
+    /// The errors, the most frequent first.
+    Stats {
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
+    },
+    /// Run them again, with all their attempts before them.
+    Replay(WhichArgs),
+    /// Take them off the list; the jobs stay as they are.
+    Discard(WhichArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct WhichArgs {
+    /// These jobs.
+    #[arg(value_name = "ID", conflicts_with_all = ["dead", "all"])]
+    pub ids: Vec<String>,
+    #[command(flatten)]
+    pub filter: DeadLetterFilterArgs,
+    /// All there are.
+    #[arg(long, conflicts_with = "dead")]
+    pub all: bool,
+}
+
+/// Which dead letters; all that is given must match.
+#[derive(Debug, Args)]
+#[group(id = "dead", multiple = true)]
+pub struct DeadLetterFilterArgs {
+    #[arg(long)]
+    pub queue: Option<String>,
+    #[arg(long, value_name = "TYPE")]
+    pub task_type: Option<String>,
+    /// Such as exit_code, error or run_timeout.
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// A group of like errors, as 'hodei dlq stats' names it.
+    #[arg(long = "group", value_name = "GROUP")]
+    pub fingerprint: Option<String>,
+    /// Failed in this last while.
+    #[arg(long, value_name = "TIME", value_parser = values::length)]
+    pub since: Option<Millis>,
+    /// Failed before this last while.
+    #[arg(long, value_name = "TIME", value_parser = values::length)]
+    pub until: Option<Millis>,
+}
+
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Go on after this event; from now when it is not given.
+    #[arg(long, value_name = "EVENT")]
+    pub after: Option<String>,
+    /// Only of this job.
+    #[arg(long, value_name = "ID")]
+    pub job: Option<String>,
+    /// Only of jobs of this queue, and of the queue itself.
+    #[arg(long)]
+    pub queue: Option<String>,
+    /// Only of these kinds: job, worker, schedule, queue.
+    #[arg(long)]
+    pub kind: Vec<String>,
+    /// End after so many.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -214,12 +421,28 @@ pub struct ServerArgs {
     /// Where jobs are kept: a path for SQLite, or postgres://user@host/database.
     #[arg(long, env = "HODEI_DATABASE_URL", value_name = "PATH|URL")]
     pub database_url: Option<String>,
-    /// The address for gRPC; loopback only.
+    /// The address for gRPC. One that other machines can reach needs TLS.
     #[arg(long, value_name = "ADDR")]
     pub grpc: Option<SocketAddr>,
-    /// The address for health and readiness; loopback only.
+    /// The address for HTTP: health and readiness. One that other machines can reach needs TLS.
     #[arg(long, value_name = "ADDR")]
     pub http: Option<SocketAddr>,
+    /// The certificate of both addresses in PEM, with those that vouch for it.
+    #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with = "tls_self_signed")]
+    pub tls_cert: Option<PathBuf>,
+    /// The key of the certificate.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Make certificates by an authority of its own in the data folder; clients are told to trust it with --ca.
+    #[arg(long)]
+    pub tls_self_signed: bool,
+    /// A name or address of this server for the certificates that it makes, besides those it knows; may be given several
+    /// times.
+    #[arg(long, value_name = "NAME")]
+    pub tls_name: Vec<String>,
+    /// Serve other machines without TLS. Tokens and jobs can then be read on the way.
+    #[arg(long)]
+    pub insecure: bool,
     /// How long a worker may go on without hearing from the server.
     #[arg(long, value_name = "TIME", value_parser = values::length)]
     pub lease: Option<Millis>,
@@ -277,6 +500,35 @@ pub enum TokenCommand {
     /// Make a token.
     #[command(subcommand)]
     Create(TokenKind),
+    /// List the API tokens.
+    List,
+    /// End an API token at once.
+    Revoke { id: String },
+}
+
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    /// How many lines.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
+    /// Only what this one did: the name of a token, 'socket', 'anonymous' or 'worker ID'.
+    #[arg(long)]
+    pub actor: Option<String>,
+    /// Only this, such as jobs.cancel.
+    #[arg(long)]
+    pub action: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum RoleArg {
+    /// Everything, tokens and the audit log too.
+    Admin,
+    /// Queues, schedules, workers, dead letters, and what submitters may.
+    Operator,
+    /// Submits jobs, cancels, retries and resumes them, and what viewers may.
+    Submitter,
+    /// Looks.
+    Viewer,
 }
 
 #[derive(Debug, Subcommand)]
@@ -287,6 +539,18 @@ pub enum TokenKind {
         #[arg(long, value_name = "ID")]
         worker_id: Option<hodei_core::id::WorkerId>,
         /// How long it is good for; five minutes by default.
+        #[arg(long, value_name = "TIME", value_parser = values::length)]
+        ttl: Option<Millis>,
+    },
+    /// A token for people and programs that call the server over the network.
+    Api {
+        /// What its holder may do.
+        #[arg(long, value_enum)]
+        role: RoleArg,
+        /// What the audit log calls its holder; made up by default.
+        #[arg(long, default_value = "")]
+        name: String,
+        /// How long it is good for, such as 90d; for ever by default.
         #[arg(long, value_name = "TIME", value_parser = values::length)]
         ttl: Option<Millis>,
     },

@@ -1,8 +1,13 @@
 //! One file per command, or per group of commands.
 
+pub mod audit;
+pub mod dlq;
+pub mod events;
+pub mod file;
 pub mod follow;
 pub mod job;
 pub mod logs;
+pub mod queue;
 pub mod run;
 pub mod serve;
 pub mod spec;

@@ -30,6 +30,11 @@ pub struct Server {
     pub database_url: String,
     pub grpc: SocketAddr,
     pub http: SocketAddr,
+    pub tls_cert: String,
+    pub tls_key: String,
+    pub tls_self_signed: bool,
+    pub tls_names: Vec<String>,
+    pub insecure: bool,
     #[serde(deserialize_with = "values::length_field")]
     pub lease: Millis,
     #[serde(deserialize_with = "values::length_field")]
@@ -41,6 +46,10 @@ pub struct Server {
     #[serde(deserialize_with = "values::size_field")]
     pub max_payload: u64,
     pub window: usize,
+    #[serde(deserialize_with = "values::optional_length_field")]
+    pub retention: Option<Millis>,
+    #[serde(deserialize_with = "values::length_field")]
+    pub events_kept: Millis,
 }
 
 #[derive(Debug, Deserialize)]

@@ -7,7 +7,7 @@ mod exit;
 mod folder;
 mod output;
 
-use args::{Cli, Command, JobCommand, TokenCommand, WorkerCommand};
+use args::{Cli, Command, JobCommand, WorkerCommand};
 use clap::{CommandFactory, Parser};
 use client::Client;
 use hodei::{
@@ -75,16 +75,24 @@ async fn dispatch(common: args::Common, config: Config, command: Command) -> any
         Command::Run(args) => commands::run::run(client, *args, json).await,
         Command::Logs(args) => commands::logs::logs(client, args, json).await,
         Command::Job(JobCommand::Submit(args)) => commands::job::submit(&mut client, *args, json).await,
-        Command::Job(JobCommand::List { state, queue, limit }) => {
-            commands::job::list(&mut client, &state, queue, limit, json).await
-        }
+        Command::Job(JobCommand::List { filter, limit }) => commands::job::list(&mut client, filter, limit, json).await,
         Command::Job(JobCommand::Get { id }) => commands::job::get(&mut client, id, json).await,
-        Command::Job(JobCommand::Cancel { id, reason }) => commands::job::cancel(&mut client, id, reason, json).await,
+        Command::Job(JobCommand::Cancel { id: Some(id), reason, .. }) => {
+            commands::job::cancel(&mut client, id, reason, json).await
+        }
+        Command::Job(JobCommand::Cancel { id: None, filter, reason }) => {
+            commands::job::cancel_all(&mut client, filter, reason, json).await
+        }
+        Command::Job(JobCommand::Resume { id, payload }) => commands::job::resume(&mut client, id, payload, json).await,
+        Command::Queue(command) => commands::queue::run(&mut client, command, json).await,
+        Command::Dlq(command) => commands::dlq::run(&mut client, command, json).await,
+        Command::Events(args) => commands::events::run(&mut client, args, json).await,
         Command::Job(JobCommand::Retry { id }) => commands::job::retry(&mut client, id, json).await,
         Command::Job(JobCommand::Wait { id, timeout }) => commands::job::wait(client, id, timeout, json).await,
         Command::Worker(WorkerCommand::List) => commands::worker::list(&mut client, json).await,
         Command::Worker(WorkerCommand::Drain { id }) => commands::worker::drain(&mut client, id, json).await,
-        Command::Token(TokenCommand::Create(kind)) => commands::token::create(&mut client, kind, json).await,
+        Command::Token(command) => commands::token::run(&mut client, command, json).await,
+        Command::Audit(args) => commands::audit::run(&mut client, args, json).await,
         Command::Up(_)
         | Command::Server(_)
         | Command::Worker(WorkerCommand::Run(_))

@@ -75,6 +75,13 @@ pub fn print_entries(entries: &[v1::LogEntry], json: bool) {
     }
 }
 
+/// What is known of one thing, a line each; what is empty is left out.
+pub fn lines(lines: &[(&str, String)]) {
+    for (name, value) in lines.iter().filter(|(_, value)| !value.is_empty()) {
+        println(&format!("{name:<11} {value}"));
+    }
+}
+
 /// A column of a table: its title, and how soon it gives way on a narrow terminal. Zero stays; of the others the highest
 /// goes first.
 pub type Column = (&'static str, u8);
@@ -123,8 +130,11 @@ pub fn ago(ms: i64) -> String {
     if ms == 0 {
         return String::new();
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64);
-    format!("{} ago", span(now.saturating_sub(ms).max(0)))
+    format!("{} ago", span(now_ms().saturating_sub(ms).max(0)))
+}
+
+pub fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
 }
 
 /// The two largest units of a length: "1h 5m", "3.2s".
@@ -181,6 +191,16 @@ pub fn job_json(job: &v1::Job) -> Value {
         "started_at": time(job.started_at_ms),
         "finished_at": time(job.finished_at_ms),
         "delayed_until": time(job.delayed_until_ms),
+        "description": (!spec.description.is_empty()).then_some(&spec.description),
+        "tags": spec.tags,
+        "depends_on": spec.depends_on,
+        "dependencies_left": (job.dependencies_left > 0).then_some(job.dependencies_left),
+        "idempotency_key": (!spec.idempotency_key.is_empty()).then_some(&spec.idempotency_key),
+        "concurrency": spec.concurrency.as_ref().map(|limit| json!({ "key": limit.key, "limit": limit.limit })),
+        "parent_id": (!job.parent_id.is_empty()).then_some(&job.parent_id),
+        "schedule_id": (!job.schedule_id.is_empty()).then_some(&job.schedule_id),
+        "tick": time(job.tick_ms),
+        "data": serde_json::from_slice::<Value>(&job.data).ok(),
         "waiting_reason": (!job.waiting_reason.is_empty()).then_some(&job.waiting_reason),
         "cancel_reason": job.cancel_reason,
         "exit_code": job.executions.last().and_then(|execution| execution.exit_code),
@@ -201,6 +221,7 @@ fn execution_json(execution: &v1::Execution) -> Value {
         "outcome": text(&execution.outcome),
         "failure_kind": text(&execution.failure_kind),
         "error": text(&execution.error),
+        "detail": text(&execution.detail),
         "exit_code": execution.exit_code,
         "signal": execution.signal,
         "progress_percent": execution.progress_percent,

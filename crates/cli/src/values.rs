@@ -46,8 +46,54 @@ pub fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Starts in a span of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    pub limit: i32,
+    pub period: Millis,
+}
+
+/// "100/1m"; "none" for no limit.
+pub fn rate(text: &str) -> Result<Option<Rate>, String> {
+    if text == "none" {
+        return Ok(None);
+    }
+    let (limit, period) = text.split_once('/').ok_or("write it like 100/1m, or none")?;
+    let limit = limit.parse::<i32>().ok().filter(|limit| *limit > 0).ok_or("the number of starts must be 1 or more")?;
+    Ok(Some(Rate { limit, period: length(period)? }))
+}
+
+/// "5"; "none" for no limit.
+pub fn optional_count(text: &str) -> Result<Option<i32>, String> {
+    match text {
+        "none" => Ok(None),
+        text => match text.parse::<i32>() {
+            Ok(count) if count > 0 => Ok(Some(count)),
+            _ => Err("must be a number of 1 or more, or none".into()),
+        },
+    }
+}
+
+/// "5m"; "none" for none.
+pub fn optional_length(text: &str) -> Result<Option<Millis>, String> {
+    if text == "none" { Ok(None) } else { length(text).map(Some) }
+}
+
+/// "KEY=LIMIT".
+pub fn limit(text: &str) -> Result<(String, i32), String> {
+    let (key, limit) = text.rsplit_once('=').ok_or("write it like customer-7=2")?;
+    match limit.parse::<i32>() {
+        Ok(limit) if limit > 0 && !key.is_empty() => Ok((key.to_owned(), limit)),
+        _ => Err("write it like customer-7=2, with a limit of 1 or more".into()),
+    }
+}
+
 pub fn length_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Millis, D::Error> {
     length(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
+pub fn optional_length_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Millis>, D::Error> {
+    optional(deserializer, length)
 }
 
 pub fn size_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
@@ -87,5 +133,12 @@ mod tests {
         assert_eq!(cores("0.5"), Ok(Cores(500)));
         assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
         assert!(variable("=x").is_err());
+        assert_eq!(rate("100/1m"), Ok(Some(Rate { limit: 100, period: Millis(60_000) })));
+        assert_eq!(rate("none"), Ok(None));
+        assert!(rate("0/1m").is_err() && rate("5").is_err());
+        assert_eq!(optional_count("7"), Ok(Some(7)));
+        assert!(optional_count("0").is_err());
+        assert_eq!(limit("a=b=2"), Ok(("a=b".into(), 2)));
+        assert!(limit("a=0").is_err() && limit("=3").is_err());
     }
 }

@@ -6,6 +6,7 @@ mod dead_letters;
 mod jobs;
 mod queues;
 
+pub use dead_letters::Which;
 pub use jobs::Submitted;
 
 use crate::{

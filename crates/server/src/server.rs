@@ -7,6 +7,7 @@ use crate::{
     listen::{self, Addresses, ConnectedPeer, Doorway, ListenError},
     maintenance,
     options::Options,
+    tls::Tls,
 };
 use futures::future::{BoxFuture, FutureExt};
 use hodei_core::{access::Role, brain::Brain};
@@ -68,6 +69,7 @@ pub struct Server {
     grpc: Option<SocketAddr>,
     http: Option<SocketAddr>,
     socket: Option<PathBuf>,
+    tls: Option<Tls>,
 }
 
 impl Server {
@@ -96,6 +98,7 @@ impl Server {
             grpc: grpc_doorway.as_ref().map(Doorway::address),
             http: http_doorway.as_ref().map(Doorway::address),
             socket: at.socket.clone(),
+            tls: at.tls.clone(),
             tasks: JoinSet::new(),
             engine,
             ended,
@@ -149,6 +152,11 @@ impl Server {
 
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.http
+    }
+
+    /// How it proves who it is, if it does.
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     /// A way in for other parts of this process; it needs no listener.

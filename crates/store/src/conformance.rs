@@ -1,9 +1,9 @@
 //! What every store must do. Each check gets an empty store of its own; the random ones use fixed seeds.
 
-use crate::{Commit, Filter, LogPosition, LogSpan, PlacedBatch, Store, StoreError};
+use crate::{Aside, Commit, Filter, LogPosition, LogSpan, PlacedBatch, Store, StoreError};
 use hodei_core::{
     brain::{Batch, BatchId, JobWrite, Placement},
-    id::{ExecutionId, Incarnation, JobId, WorkerId},
+    id::{ExecutionId, Incarnation, JobId, WorkerId, made},
     job::{ClassId, Execution, Job, Progress},
     protocol::LogChunk,
     spec::{JobSpec, Priority, Requirements, Secret, Work},
@@ -55,6 +55,8 @@ pub async fn every_kind_of_row_comes_back(store: Arc<dyn Store>) {
         job: job.clone(),
         payload: Some(payload(3000)),
         result: (job.seq % 2 == 0).then(|| Arc::from(vec![7; job.seq as usize])),
+        data: None,
+        input: None,
     });
     let batch = Batch {
         jobs: writes.collect(),
@@ -188,7 +190,7 @@ pub async fn columns_follow_updates(store: Arc<dyn Store>) {
         let timed = matches!(kind, StateKind::Pending | StateKind::Delayed);
         assert_eq!(present(store.due(None, 9).await.expect("due")), timed, "{kind:?}");
         for other in StateKind::ALL {
-            let filter = Filter { states: vec![other], queue: None };
+            let filter = Filter { states: vec![other], ..Filter::default() };
             assert_eq!(
                 present(store.list(filter, None, 9).await.expect("list").jobs),
                 kind == other,
@@ -285,23 +287,14 @@ pub async fn list_pages_give_every_job_once(store: Arc<dyn Store>) {
     for round in 0..12 {
         let states: Vec<_> = StateKind::ALL.into_iter().filter(|_| round % 4 != 0 && random.below(3) == 0).collect();
         let queue = (round % 3 == 0).then(|| random_queue(&mut random));
-        let filter = Filter { states, queue };
+        let filter = Filter { states, queue, ..Filter::default() };
         let wanted = |job: &&Job| {
             (filter.states.is_empty() || filter.states.contains(&job.state.kind()))
                 && filter.queue.as_ref().is_none_or(|queue| **queue == *job.queue)
         };
         let mut expected: Vec<_> = jobs.iter().filter(wanted).cloned().collect();
         expected.sort_by_key(|job| std::cmp::Reverse(job.id));
-        let mut found: Vec<Job> = Vec::new();
-        loop {
-            let limit = random.below(30) + 1;
-            let page = store.list(filter.clone(), found.last().map(|job| job.id), limit).await.expect("list").jobs;
-            assert!(page.len() <= limit);
-            if page.is_empty() {
-                break;
-            }
-            found.extend(page);
-        }
+        let found = listed(&store, &filter, || random.below(30) + 1).await;
         assert_eq!(found, expected, "{filter:?}");
     }
 }
@@ -447,6 +440,22 @@ pub async fn large_commits(store: Arc<dyn Store>) {
     assert!(store.lanes().await.expect("lanes").is_empty());
 }
 
+/// All pages of a listing.
+pub(crate) async fn listed(store: &Arc<dyn Store>, filter: &Filter, mut limit: impl FnMut() -> usize) -> Vec<Job> {
+    let (mut found, mut before) = (Vec::new(), None);
+    loop {
+        let limit = limit();
+        let page = store.list(filter.clone(), before, limit).await.expect("list");
+        assert!(page.jobs.len() <= limit);
+        found.extend(page.jobs);
+        match page.next {
+            Some(next) if before.is_none_or(|before| next < before) => before = Some(next),
+            Some(next) => panic!("the page before {before:?} leads to {next}"),
+            None => return found,
+        }
+    }
+}
+
 /// Commits as one server's loop would, numbering its batches.
 #[derive(Clone)]
 pub(crate) struct Leader {
@@ -466,10 +475,18 @@ impl Leader {
 
     /// Counts a batch only once it is made, as a retried commit keeps its number.
     pub(crate) async fn try_commit(&mut self, batch: Batch, logs: Vec<LogChunk>) -> Result<(), StoreError> {
+        self.try_commit_all(batch, logs, Aside::default()).await
+    }
+
+    async fn try_commit_all(&mut self, batch: Batch, logs: Vec<LogChunk>, aside: Aside) -> Result<(), StoreError> {
         let batch = Batch { number: self.number + 1, ..batch };
-        self.store.commit(Arc::new(Commit { epoch: self.epoch, batch, logs, aside: Aside::default() })).await?;
+        self.store.commit(Arc::new(Commit { epoch: self.epoch, batch, logs, aside })).await?;
         self.number += 1;
         Ok(())
+    }
+
+    async fn commit_aside(&mut self, aside: Aside) {
+        self.try_commit_all(Batch::default(), vec![], aside).await.expect("commit");
     }
 }
 
@@ -495,7 +512,7 @@ pub(crate) fn job_id(n: u64) -> JobId {
 }
 
 fn execution_id(n: u64) -> ExecutionId {
-    ExecutionId::new(1_000, 1, n)
+    ExecutionId(made(1_000, 1, n))
 }
 
 fn at(execution: u64, entry: u64) -> LogPosition {
@@ -570,7 +587,7 @@ fn full_job(n: u64, state: State) -> Job {
     }
 }
 
-fn all_states() -> [State; 8] {
+fn all_states() -> [State; 10] {
     let cancel = Cancel { reason: "changed my mind".into(), at: Time(77) };
     [
         State::Delayed { until: Time(5_000), reason: DelayReason::Retry },
@@ -581,6 +598,8 @@ fn all_states() -> [State; 8] {
         State::Failed { at: Time(2_000) },
         State::TimedOut { at: Time(2_000) },
         State::Cancelled { at: Time(2_000), cancel },
+        State::Waiting { since: Time(1_000) },
+        State::Blocked { since: Time(1_000), reason: "a person must look".into() },
     ]
 }
 
@@ -600,7 +619,7 @@ fn random_jobs(random: &mut Random, count: u64) -> Vec<Job> {
 }
 
 fn random_job(random: &mut Random, id: u64, seq: u64) -> Job {
-    let state = match random.below(12) {
+    let state = match random.below(14) {
         0..4 => State::Pending { since: Time(random.below(5) as i64 * 1_000) },
         other => all_states()[other - 4].clone(),
     };
@@ -644,12 +663,12 @@ fn token(n: u8) -> WorkerToken {
 
 /// The first write of a job.
 pub(crate) fn new(job: Job) -> JobWrite {
-    JobWrite { job, payload: Some(payload(60)), result: None }
+    JobWrite { job, payload: Some(payload(60)), result: None, data: None, input: None }
 }
 
 /// A later write of a job.
 pub(crate) fn known(job: Job) -> JobWrite {
-    JobWrite { job, payload: None, result: None }
+    JobWrite { job, payload: None, result: None, data: None, input: None }
 }
 
 pub(crate) fn jobs_batch(jobs: impl IntoIterator<Item = JobWrite>) -> Batch {

@@ -1,6 +1,7 @@
 //! Where everything durable lives. A store knows nothing of scheduling: it writes the rows it is given, all or none,
 //! and answers reads. [`Sqlite`] serves one machine from one file; [`Postgres`] serves many servers.
 
+mod listing;
 mod migration;
 mod postgres;
 mod record;
@@ -32,7 +33,7 @@ use hodei_core::{
     webhook::Delivery,
     worker::WorkerRecord,
 };
-use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 use thiserror::Error;
 
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
@@ -76,42 +77,28 @@ pub trait Store: Send + Sync + 'static {
     fn results(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, Vec<u8>)>>;
 
     /// What was rewritten of these jobs' data and what resumed them, in any order.
-    fn data(&self, ids: Vec<JobId>) -> Answer<'_, Vec<JobData>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn data(&self, ids: Vec<JobId>) -> Answer<'_, Vec<JobData>>;
 
     /// Newest first, those with ids below `before`. Looks at a bounded number of rows: a page may have fewer than `limit`
     /// jobs, even none, and still say where the next begins.
     fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Answer<'_, Page>;
 
     /// The jobs that depend on this one with ids after `after`, in the order of their ids.
-    fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>>;
 
     /// Ends that have not been told to all dependents.
-    fn settling(&self) -> Answer<'_, Vec<Settling>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn settling(&self) -> Answer<'_, Vec<Settling>>;
 
     /// Of these idempotency keys, those that are taken, and by which jobs.
-    fn keys(&self, keys: Vec<Arc<str>>) -> Answer<'_, Vec<(Arc<str>, JobId)>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn keys(&self, keys: Vec<Arc<str>>) -> Answer<'_, Vec<(Arc<str>, JobId)>>;
 
-    fn queues(&self) -> Answer<'_, Vec<QueueRecord>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn queues(&self) -> Answer<'_, Vec<QueueRecord>>;
 
     /// How many jobs each queue has in each state, where there are any.
-    fn counts(&self) -> Answer<'_, Vec<(Arc<str>, StateKind, u64)>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn counts(&self) -> Answer<'_, Vec<(Arc<str>, StateKind, u64)>>;
 
     /// All schedules, with the payloads of the jobs that they make.
-    fn schedules(&self) -> Answer<'_, Vec<(ScheduleRecord, Vec<u8>)>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn schedules(&self) -> Answer<'_, Vec<(ScheduleRecord, Vec<u8>)>>;
 
     /// Newest first, those that failed before `before`. Bounded like `list`.
     fn dead_letters(
@@ -119,53 +106,31 @@ pub trait Store: Send + Sync + 'static {
         filter: DeadLetterFilter,
         before: Option<(Time, JobId)>,
         limit: usize,
-    ) -> Answer<'_, DeadLetterPage> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    ) -> Answer<'_, DeadLetterPage>;
 
     /// The dead letter of this job, if it is in the dead-letter queue.
-    fn dead_letter(&self, job: JobId) -> Answer<'_, Option<DeadLetter>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn dead_letter(&self, job: JobId) -> Answer<'_, Option<DeadLetter>>;
 
     /// How many dead letters there are, and the largest groups of like errors.
-    fn error_groups(&self, limit: usize) -> Answer<'_, (u64, Vec<ErrorGroup>)> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn error_groups(&self, limit: usize) -> Answer<'_, (u64, Vec<ErrorGroup>)>;
 
     /// Deliveries that are due, the longest due first.
-    fn deliveries_due(&self, until: Time, limit: usize) -> Answer<'_, Vec<Delivery>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn deliveries_due(&self, until: Time, limit: usize) -> Answer<'_, Vec<Delivery>>;
 
     /// When the next delivery is due, if any is owed.
-    fn next_delivery(&self) -> Answer<'_, Option<Time>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn next_delivery(&self) -> Answer<'_, Option<Time>>;
 
     /// Newest first, those with ids below `before`.
-    fn deliveries(
-        &self,
-        filter: DeliveryFilter,
-        before: Option<DeliveryId>,
-        limit: usize,
-    ) -> Answer<'_, Vec<Delivery>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn deliveries(&self, filter: DeliveryFilter, before: Option<DeliveryId>, limit: usize)
+    -> Answer<'_, Vec<Delivery>>;
 
-    fn delivery(&self, id: DeliveryId) -> Answer<'_, Option<Delivery>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn delivery(&self, id: DeliveryId) -> Answer<'_, Option<Delivery>>;
 
     /// What commits changed, those after `after`, in order.
-    fn journal(&self, after: JournalId, limit: usize) -> Answer<'_, Vec<(JournalId, Vec<Change>)>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn journal(&self, after: JournalId, limit: usize) -> Answer<'_, Vec<(JournalId, Vec<Change>)>>;
 
     /// The first and the last entry of the journal that are kept.
-    fn journal_ends(&self) -> Answer<'_, Option<(JournalId, JournalId)>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn journal_ends(&self) -> Answer<'_, Option<(JournalId, JournalId)>>;
 
     /// Finished jobs in this state that were made before `before` and finished before it, and whose dependents, if any,
     /// are all finished; with ids after `after`, in order. Bounded like `list`: the second value is where to go on.
@@ -175,18 +140,12 @@ pub trait Store: Send + Sync + 'static {
         before: Time,
         after: Option<JobId>,
         limit: usize,
-    ) -> Answer<'_, (Vec<JobId>, Option<JobId>)> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    ) -> Answer<'_, (Vec<JobId>, Option<JobId>)>;
 
-    fn api_tokens(&self) -> Answer<'_, Vec<ApiToken>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn api_tokens(&self) -> Answer<'_, Vec<ApiToken>>;
 
     /// Newest first, those with numbers below `before`, each with its number.
-    fn audit(&self, filter: AuditFilter, before: Option<u64>, limit: usize) -> Answer<'_, Vec<(u64, AuditEntry)>> {
-        Box::pin(async { Ok(Default::default()) })
-    }
+    fn audit(&self, filter: AuditFilter, before: Option<u64>, limit: usize) -> Answer<'_, Vec<(u64, AuditEntry)>>;
 
     /// Log chunks of a job in order of (execution, number): the chunk that contains `from`, and what follows, until
     /// about `bytes` are read (at least one chunk if there is one).
@@ -282,6 +241,14 @@ pub struct ErrorGroup {
     pub last: Time,
 }
 
+impl ErrorGroup {
+    /// A group of so many letters, of which this one is the newest.
+    fn of(newest: DeadLetter, count: u64, first: Time) -> Self {
+        let DeadLetter { fingerprint, kind, error, failed_at, .. } = newest;
+        Self { fingerprint, kind, example: error, count, first, last: failed_at }
+    }
+}
+
 /// All that is set must match.
 #[derive(Clone, Debug, Default)]
 pub struct DeadLetterFilter {
@@ -333,24 +300,6 @@ pub struct Filter {
     /// Created at or after, and before.
     pub from: Option<Time>,
     pub to: Option<Time>,
-}
-
-impl Filter {
-    /// The walks that a listing is made of: one for each state, or a single one over all jobs.
-    fn walks(&self) -> Vec<Option<StateKind>> {
-        let states: BTreeSet<_> = self.states.iter().copied().collect();
-        let all = states.is_empty() || states.len() == StateKind::ALL.len();
-        if all { vec![None] } else { states.into_iter().map(Some).collect() }
-    }
-}
-
-/// Merges the walks of a listing, each of which found its newest `limit` records.
-fn newest_first(mut found: Vec<(JobId, Vec<u8>)>, limit: usize) -> Result<Page, StoreError> {
-    found.sort_unstable_by_key(|(id, _)| Reverse(*id));
-    let jobs: Vec<Job> =
-        found.iter().take(limit).map(|(_, record)| record::decode(record)).collect::<Result<_, _>>()?;
-    let next = jobs.last().filter(|_| found.len() >= limit).map(|job| job.id);
-    Ok(Page { jobs, next })
 }
 
 /// A place in a job's log. Executions come in the order of their ids, which is the order of their making.

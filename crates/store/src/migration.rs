@@ -22,6 +22,12 @@ pub const ALL: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite/0002_placements.sql"),
         postgres: include_str!("../migrations/postgres/0002_placements.sql"),
     },
+    Migration {
+        version: 3,
+        name: "tasks",
+        sqlite: include_str!("../migrations/sqlite/0003_tasks.sql"),
+        postgres: include_str!("../migrations/postgres/0003_tasks.sql"),
+    },
 ];
 
 /// What is left to do for a database at version `applied` (0 for an empty one).

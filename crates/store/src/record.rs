@@ -3,11 +3,12 @@
 //! Records are MessagePack: maps with named fields where there are few, plain lists of fields where there are many. Either
 //! is read, and to either a field can be added later: at the end, with a serde default.
 
-use crate::StoreError;
+use crate::{DeliveryKind, StoreError};
 use hodei_core::{
     job::Job,
     spec::Priority,
     state::StateKind,
+    webhook::{Delivery, DeliveryState},
     worker::{Phase, WorkerRecord},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -29,6 +30,13 @@ pub const fn state_number(kind: StateKind) -> i16 {
         StateKind::Waiting => 8,
         StateKind::Blocked => 9,
     }
+}
+
+pub fn state_of(number: i16) -> Result<StateKind, StoreError> {
+    StateKind::ALL
+        .into_iter()
+        .find(|kind| state_number(*kind) == number)
+        .ok_or_else(|| StoreError::Broken(format!("no state has the number {number}")))
 }
 
 /// The number of a priority in a database, the most urgent first. Never change one.
@@ -80,6 +88,23 @@ fn due_at(job: &Job) -> Option<i64> {
     match job.state.kind() {
         StateKind::Delayed | StateKind::Pending => job.due_at().map(|time| time.0),
         _ => None,
+    }
+}
+
+/// The number of a delivery's state in a database. Never change one.
+pub const fn delivery_number(kind: DeliveryKind) -> i16 {
+    match kind {
+        DeliveryKind::Pending => 0,
+        DeliveryKind::Delivered => 1,
+        DeliveryKind::Failed => 2,
+    }
+}
+
+pub fn delivery_kind(delivery: &Delivery) -> DeliveryKind {
+    match delivery.state {
+        DeliveryState::Pending { .. } => DeliveryKind::Pending,
+        DeliveryState::Delivered { .. } => DeliveryKind::Delivered,
+        DeliveryState::Failed { .. } => DeliveryKind::Failed,
     }
 }
 
@@ -143,5 +168,9 @@ mod tests {
         assert_eq!(Priority::ALL.map(priority_number), [0, 1, 2, 3]);
         assert_eq!(priority_of(2).ok(), Some(Priority::Normal));
         assert!(priority_of(4).is_err());
+        assert_eq!(state_of(9).ok(), Some(StateKind::Blocked));
+        assert!(state_of(10).is_err());
+        let deliveries = [DeliveryKind::Pending, DeliveryKind::Delivered, DeliveryKind::Failed];
+        assert_eq!(deliveries.map(delivery_number), [0, 1, 2]);
     }
 }

@@ -1,16 +1,16 @@
 //! `hodei job …`
 
 use crate::{
-    args::{JobArgs, StateArg},
+    args::{JobFilterArgs, StateArg, SubmitArgs},
     client::{Client, explain, never_sent},
-    commands::{follow, run, spec},
+    commands::{file, follow, run, spec},
     exit, output,
 };
 use anyhow::{Result, bail};
 use hodei_api::v1;
 use hodei_core::time::Millis;
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 use tonic::{Code, Status};
 
 /// Tries at a job that the server refused because it was leaving: nothing of it was stored.
@@ -37,28 +37,25 @@ fn is_leaving(status: &Status) -> bool {
     status.code() == Code::Unavailable && leaving
 }
 
-pub async fn submit(client: &mut Client, args: JobArgs, json: bool) -> Result<u8> {
+pub async fn submit(client: &mut Client, args: SubmitArgs, json: bool) -> Result<u8> {
+    if let Some(path) = &args.file {
+        return file::submit(client, path, json).await;
+    }
+    let args = args.job;
     let spec = spec::build(args, client.is_local(), None)?;
     let id = queue(client, spec).await?;
     run::print_id(&id, json);
     Ok(exit::OK)
 }
 
-pub async fn list(
-    client: &mut Client,
-    states: &[StateArg],
-    queue: Option<String>,
-    limit: u32,
-    json: bool,
-) -> Result<u8> {
-    let states: Vec<i32> = states.iter().map(|state| wire_state(*state).into()).collect();
-    let queue = queue.unwrap_or_default();
+pub async fn list(client: &mut Client, filter: JobFilterArgs, limit: u32, json: bool) -> Result<u8> {
+    let filter = wire_filter(filter);
     let mut jobs = Vec::new();
     let mut page_token = String::new();
     while jobs.len() < limit as usize {
         let page_size = i32::try_from((limit as usize - jobs.len()).min(1000)).unwrap_or(1000);
-        let request =
-            v1::ListJobsRequest { states: states.clone(), queue: queue.clone(), page_size, page_token, filter: None };
+        let filter = Some(filter.clone());
+        let request = v1::ListJobsRequest { page_size, page_token, filter, ..v1::ListJobsRequest::default() };
         let page = client.jobs().list_jobs(request).await.map_err(|status| explain(&status))?.into_inner();
         jobs.extend(page.jobs);
         page_token = page.next_page_token;
@@ -95,6 +92,21 @@ fn row(job: &v1::Job) -> Vec<String> {
     ]
 }
 
+fn wire_filter(args: JobFilterArgs) -> v1::JobFilter {
+    let from = |length: Millis| output::now_ms().saturating_sub_unsigned(length.0).max(1);
+    v1::JobFilter {
+        states: args.state.iter().map(|state| wire_state(*state).into()).collect(),
+        queue: args.queue.unwrap_or_default(),
+        task_type: args.task_type.unwrap_or_default(),
+        tag: args.tag.unwrap_or_default(),
+        name: args.name.unwrap_or_default(),
+        parent_id: args.parent.unwrap_or_default(),
+        schedule_id: args.schedule.unwrap_or_default(),
+        from_ms: args.since.map_or(0, from),
+        to_ms: 0,
+    }
+}
+
 fn wire_state(state: StateArg) -> v1::JobState {
     match state {
         StateArg::Delayed => v1::JobState::Delayed,
@@ -105,6 +117,8 @@ fn wire_state(state: StateArg) -> v1::JobState {
         StateArg::Failed => v1::JobState::Failed,
         StateArg::TimedOut => v1::JobState::TimedOut,
         StateArg::Cancelled => v1::JobState::Cancelled,
+        StateArg::Waiting => v1::JobState::Waiting,
+        StateArg::Blocked => v1::JobState::Blocked,
     }
 }
 
@@ -119,7 +133,7 @@ pub async fn get(client: &mut Client, id: String, json: bool) -> Result<u8> {
     Ok(exit::OK)
 }
 
-fn describe(job: &v1::Job) {
+pub fn describe(job: &v1::Job) {
     let spec = job.spec.clone().unwrap_or_default();
     let mut lines: Vec<(&str, String)> = vec![
         ("id", job.id.clone()),
@@ -138,14 +152,21 @@ fn describe(job: &v1::Job) {
         ("started", output::timestamp(job.started_at_ms)),
         ("finished", output::timestamp(job.finished_at_ms)),
         ("cancel", job.cancel_reason.clone().unwrap_or_default()),
+        ("about", spec.description.clone()),
+        ("tags", spec.tags.join(", ")),
+        ("key", spec.idempotency_key.clone()),
+        ("limit", spec.concurrency.map_or_else(String::new, |limit| format!("{} of {}", limit.limit, limit.key))),
+        ("depends on", spec.depends_on.join(" ")),
+        ("parent", job.parent_id.clone()),
+        ("schedule", job.schedule_id.clone()),
+        ("tick", output::timestamp(job.tick_ms)),
+        ("data", String::from_utf8_lossy(&job.data).into_owned()),
         ("result", String::from_utf8_lossy(&job.result).into_owned()),
     ];
     for execution in &job.executions {
         lines.push(("run", execution_line(execution)));
     }
-    for (name, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {
-        output::println(&format!("{name:<11} {value}"));
-    }
+    output::lines(&lines);
 }
 
 fn work_line(spec: &v1::JobSpec) -> String {
@@ -184,6 +205,32 @@ pub async fn cancel(client: &mut Client, id: String, reason: String, json: bool)
         (true, state) => output::print_json(&json!({ "job_id": id, "state": output::state_name(state) })),
         (false, v1::JobState::Cancelled) => output::println("cancelled"),
         (false, _) => output::println("asked to stop; it is cancelled when its worker confirms"),
+    }
+    Ok(exit::OK)
+}
+
+pub async fn cancel_all(client: &mut Client, filter: JobFilterArgs, reason: String, json: bool) -> Result<u8> {
+    let request = v1::CancelJobsRequest { filter: Some(wire_filter(filter)), reason };
+    let cancelled = client.jobs().cancel_jobs(request).await.map_err(|status| explain(&status))?.into_inner().cancelled;
+    match json {
+        true => output::print_json(&json!({ "cancelled": cancelled })),
+        false => output::println(&format!("cancelled {cancelled}; those that run are asked to stop")),
+    }
+    Ok(exit::OK)
+}
+
+pub async fn resume(client: &mut Client, id: String, payload: Option<String>, json: bool) -> Result<u8> {
+    let payload = match payload.as_deref() {
+        Some("-") => spec::read("the payload", Path::new("-"))?,
+        Some(json) => json.as_bytes().to_vec(),
+        None => Vec::new(),
+    };
+    let request = v1::ResumeJobRequest { job_id: id.clone(), payload };
+    let answer = client.jobs().resume_job(request).await.map_err(|status| explain(&status))?.into_inner();
+    let state = output::state_name(answer.state());
+    match json {
+        true => output::print_json(&json!({ "job_id": id, "state": state })),
+        false => output::println(&state),
     }
     Ok(exit::OK)
 }

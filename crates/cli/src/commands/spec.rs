@@ -1,6 +1,6 @@
 //! From flags to a job.
 
-use crate::args::{BackoffArg, JobArgs, PriorityArg};
+use crate::args::{BackoffArg, JobArgs, OnFailureArg, PriorityArg};
 use anyhow::{Context, Result};
 use hodei_api::v1;
 use hodei_core::time::Millis;
@@ -48,9 +48,16 @@ pub fn build(args: JobArgs, local: bool, attempts: Option<i32>) -> Result<v1::Jo
             queue_ms: ms(args.queue_timeout),
             run_ms: ms(args.timeout),
             kill_grace_ms: ms(args.kill_grace),
-            ..v1::Timeouts::default()
+            heartbeat_ms: ms(args.heartbeat_timeout),
         }),
         run_at_ms: args.delay.map_or(0, |delay| now_ms().saturating_add(signed(delay.0))),
+        description: args.description.unwrap_or_default(),
+        data: args.job_data.map(String::into_bytes).unwrap_or_default(),
+        tags: args.tags,
+        depends_on: args.depends_on,
+        on_dependency_failure: args.on_dependency_failure.map_or(0, |policy| on_failure(policy).into()),
+        idempotency_key: args.idempotency_key.unwrap_or_default(),
+        concurrency: args.concurrency.map(|(key, limit)| v1::Concurrency { key, limit }),
         ..v1::JobSpec::default()
     })
 }
@@ -69,7 +76,8 @@ fn work(args: &JobArgs) -> Result<v1::work::Kind> {
         let interpreter = args.interpreter.clone().or_else(|| named_in(&content)).unwrap_or_default();
         return Ok(v1::work::Kind::Script(v1::ScriptWork { interpreter, content }));
     }
-    let (program, args) = args.command.split_first().context("give a command after '--', or a --script")?;
+    let (program, args) =
+        args.command.split_first().context("what shall it run? Give a command after '--', a --script or a --task")?;
     Ok(v1::work::Kind::Shell(v1::ShellWork { program: program.clone(), args: args.to_vec() }))
 }
 
@@ -79,7 +87,7 @@ fn named_in(script: &str) -> Option<String> {
     (!line.is_empty()).then(|| line.to_owned())
 }
 
-fn read(what: &str, path: &Path) -> Result<Vec<u8>> {
+pub fn read(what: &str, path: &Path) -> Result<Vec<u8>> {
     if path.as_os_str() == "-" {
         let mut bytes = Vec::new();
         io::stdin().read_to_end(&mut bytes).with_context(|| format!("cannot read {what} from standard input"))?;
@@ -106,6 +114,14 @@ fn priority(priority: PriorityArg) -> v1::Priority {
         PriorityArg::High => v1::Priority::High,
         PriorityArg::Normal => v1::Priority::Normal,
         PriorityArg::Low => v1::Priority::Low,
+    }
+}
+
+fn on_failure(policy: OnFailureArg) -> v1::OnDependencyFailure {
+    match policy {
+        OnFailureArg::Cancel => v1::OnDependencyFailure::Cancel,
+        OnFailureArg::Wait => v1::OnDependencyFailure::Wait,
+        OnFailureArg::Run => v1::OnDependencyFailure::Run,
     }
 }
 

@@ -35,6 +35,8 @@ pub(super) struct Queue {
 pub struct QueueView {
     pub record: QueueRecord,
     pub counts: Vec<(StateKind, u64)>,
+    /// Why nothing of it starts, in words, when that is not for want of workers.
+    pub held_because: String,
 }
 
 impl QueueView {
@@ -102,10 +104,8 @@ impl Queues {
 
     fn view(name: &Arc<str>, queue: &Queue) -> QueueView {
         let count = |state: StateKind| (state, u64::try_from(queue.counts[state as usize]).unwrap_or(0));
-        QueueView {
-            record: queue.record.clone().unwrap_or_else(|| blank(name)),
-            counts: StateKind::ALL.map(count).to_vec(),
-        }
+        let record = queue.record.clone().unwrap_or_else(|| blank(name));
+        QueueView { record, counts: StateKind::ALL.map(count).to_vec(), held_because: String::new() }
     }
 }
 

@@ -76,7 +76,6 @@ const METHODS: &[(&str, &str, Needs)] = &[
     ("/hodei.v1.AccessService/ListAudit", "audit.list", ADMIN),
     ("/grpc.health.v1.Health/Check", "health", Needs::Nothing),
     ("/grpc.health.v1.Health/Watch", "health", Needs::Nothing),
-    ("/grpc.health.v1.Health/List", "health", Needs::Nothing),
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "reflection", VIEWER),
 ];
 

@@ -116,6 +116,11 @@ impl Calls {
         Ok(placed.unwrap_or(job))
     }
 
+    /// Those of these jobs that exist, in any order.
+    pub async fn jobs(&self, ids: Vec<JobId>) -> Result<Vec<Job>, Problem> {
+        if ids.is_empty() { Ok(Vec::new()) } else { Ok(self.engine.shared().store.jobs(ids).await?) }
+    }
+
     /// A job with its payload, its result, its data and the reason why it waits.
     pub async fn whole(&self, job: Job) -> Result<v1::Job, Problem> {
         let (store, id) = (&self.engine.shared().store, job.id);

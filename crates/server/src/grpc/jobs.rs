@@ -1,6 +1,6 @@
 //! JobExecutionService.
 
-use super::{authenticate, closed, invalid, refused};
+use super::{authenticate, closed, invalid, refused, time};
 use crate::{
     calls::{Calls, Submitted, is_json, page_size},
     clock,
@@ -17,7 +17,6 @@ use hodei_core::{
     protocol::Finished,
     spec::Invalid,
     state::{Failure, FailureKind, Outcome},
-    time::Time,
 };
 use hodei_store::{Filter, Page};
 use std::sync::Arc;
@@ -239,11 +238,6 @@ fn job_id(text: &str) -> Result<JobId, Status> {
 
 fn filter_from_wire(wire: v1::JobFilter) -> Result<Filter, Invalid> {
     let text = |text: String| (!text.is_empty()).then_some(text);
-    let time = |field: &str, ms: i64| match ms {
-        0 => Ok(None),
-        ms if ms > 0 => Ok(Some(Time(ms))),
-        _ => Err(Invalid::new(field, "must not be negative")),
-    };
     let states = wire.states.iter().map(|state| convert::state_from_wire(*state));
     let parent = text(wire.parent_id).map(|id| convert::job_id(&id)).transpose()?;
     let schedule = text(wire.schedule_id).map(|id| id.parse::<ScheduleId>());

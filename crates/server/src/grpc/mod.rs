@@ -3,8 +3,11 @@
 mod access;
 mod admin;
 mod agents;
+mod dead_letters;
+mod events;
 pub(crate) mod jobs;
 pub(crate) mod logs;
+mod queues;
 
 use crate::{
     access::{Actor, Denied, Peer, Visit, bearer, of_method},
@@ -19,7 +22,7 @@ use axum::{
     response::Response,
 };
 use hodei_api::{DESCRIPTORS, v1};
-use hodei_core::{id::WorkerId, spec::Invalid};
+use hodei_core::{id::WorkerId, spec::Invalid, time::Time};
 use hodei_store::StoreError;
 use http::{
     HeaderValue,
@@ -51,8 +54,10 @@ pub async fn services(
 ) -> Result<Router, tonic_reflection::server::Error> {
     use v1::{
         access_service_server::AccessServiceServer as Access,
+        dead_letter_service_server::DeadLetterServiceServer as DeadLetters,
+        event_service_server::EventServiceServer as Events,
         job_execution_service_server::JobExecutionServiceServer as Jobs,
-        log_stream_service_server::LogStreamServiceServer as Logs,
+        log_stream_service_server::LogStreamServiceServer as Logs, queue_service_server::QueueServiceServer as Queues,
         worker_admin_service_server::WorkerAdminServiceServer as Admin,
         worker_agent_service_server::WorkerAgentServiceServer as Agents,
     };
@@ -62,17 +67,24 @@ pub async fn services(
     health.set_serving::<Logs<logs::Service>>().await;
     health.set_serving::<Agents<agents::Service>>().await;
     health.set_serving::<Admin<admin::Service>>().await;
+    health.set_serving::<Queues<queues::Service>>().await;
+    health.set_serving::<DeadLetters<dead_letters::Service>>().await;
+    health.set_serving::<Events<events::Service>>().await;
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
     let calls = Calls::new(engine.clone());
     let jobs = jobs::Service { calls: calls.clone(), closing: closing.clone() };
-    let logs = logs::Service { calls: calls.clone(), closing };
+    let logs = logs::Service { calls: calls.clone(), closing: closing.clone() };
+    let events = events::Service { calls: calls.clone(), closing };
     let routes = Routes::new(health_service)
         .add_service(reflection)
         .add_service(Jobs::new(jobs).max_decoding_message_size(MAX_REQUEST).max_encoding_message_size(MAX_REQUEST))
         .add_service(Logs::new(logs))
+        .add_service(Queues::new(queues::Service { calls: calls.clone() }))
+        .add_service(DeadLetters::new(dead_letters::Service { calls: calls.clone() }))
+        .add_service(Events::new(events))
         .add_service(Agents::new(agents::Service { calls: calls.clone() }).max_decoding_message_size(MAX_REQUEST))
         .add_service(Admin::new(admin::Service { calls: calls.clone() }))
         .add_service(Access::new(access::Service { calls }));
@@ -150,6 +162,15 @@ fn blame_the_request(mut response: Response) -> Response {
 
 fn invalid(invalid: Invalid) -> Status {
     Status::invalid_argument(invalid.to_string())
+}
+
+/// A time in a filter; none when zero.
+fn time(field: &str, ms: i64) -> Result<Option<Time>, Invalid> {
+    match ms {
+        0 => Ok(None),
+        ms if ms > 0 => Ok(Some(Time(ms))),
+        _ => Err(Invalid::new(field, "must not be negative")),
+    }
 }
 
 fn refused(error: CallError) -> Status {

@@ -1,21 +1,32 @@
 //! The store in PostgreSQL, for many servers. One connection writes, a small pool reads.
 
+mod pages;
 mod read;
+mod rows;
 #[cfg(test)]
 mod tests;
 mod write;
 
 use crate::{
-    Answer, Commit, Filter, Leadership, LogPosition, LogSpan, Page, PlacedBatch, Store, StoreError, migration,
+    Answer, AuditFilter, Commit, DeadLetterFilter, DeadLetterPage, DeliveryFilter, ErrorGroup, Filter, JobData,
+    Leadership, LogPosition, LogSpan, Page, PlacedBatch, Store, StoreError, migration,
 };
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
 use hodei_core::{
-    id::{ExecutionId, JobId},
+    access::{ApiToken, AuditEntry},
+    brain::Settling,
+    dead_letter::DeadLetter,
+    id::{DeliveryId, ExecutionId, JobId},
     job::{ClassId, Job},
+    journal::{Change, JournalId},
     protocol::LogChunk,
+    queue::QueueRecord,
+    schedule::ScheduleRecord,
     spec::Priority,
+    state::StateKind,
     time::Time,
     token::WorkerToken,
+    webhook::Delivery,
     worker::WorkerRecord,
 };
 use std::{str::FromStr, sync::Arc, time::Duration};
@@ -120,8 +131,100 @@ impl Store for Postgres {
         self.read(move |client| read::results(client, ids))
     }
 
+    fn data(&self, ids: Vec<JobId>) -> Answer<'_, Vec<JobData>> {
+        self.read(move |client| read::data(client, ids))
+    }
+
     fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Answer<'_, Page> {
-        self.read(move |client| read::list(client, filter, before, limit))
+        self.read(move |client| pages::list(client, filter, before, limit))
+    }
+
+    fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>> {
+        self.read(move |client| read::dependents(client, job, after, limit))
+    }
+
+    fn settling(&self) -> Answer<'_, Vec<Settling>> {
+        self.read(read::settling)
+    }
+
+    fn keys(&self, keys: Vec<Arc<str>>) -> Answer<'_, Vec<(Arc<str>, JobId)>> {
+        self.read(move |client| read::keys(client, keys))
+    }
+
+    fn queues(&self) -> Answer<'_, Vec<QueueRecord>> {
+        self.read(read::queues)
+    }
+
+    fn counts(&self) -> Answer<'_, Vec<(Arc<str>, StateKind, u64)>> {
+        self.read(read::counts)
+    }
+
+    fn schedules(&self) -> Answer<'_, Vec<(ScheduleRecord, Vec<u8>)>> {
+        self.read(read::schedules)
+    }
+
+    fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        before: Option<(Time, JobId)>,
+        limit: usize,
+    ) -> Answer<'_, DeadLetterPage> {
+        self.read(move |client| pages::dead_letters(client, filter, before, limit))
+    }
+
+    fn dead_letter(&self, job: JobId) -> Answer<'_, Option<DeadLetter>> {
+        self.read(move |client| pages::dead_letter(client, job))
+    }
+
+    fn error_groups(&self, limit: usize) -> Answer<'_, (u64, Vec<ErrorGroup>)> {
+        self.read(move |client| pages::error_groups(client, limit))
+    }
+
+    fn deliveries_due(&self, until: Time, limit: usize) -> Answer<'_, Vec<Delivery>> {
+        self.read(move |client| pages::deliveries_due(client, until, limit))
+    }
+
+    fn next_delivery(&self) -> Answer<'_, Option<Time>> {
+        self.read(pages::next_delivery)
+    }
+
+    fn deliveries(
+        &self,
+        filter: DeliveryFilter,
+        before: Option<DeliveryId>,
+        limit: usize,
+    ) -> Answer<'_, Vec<Delivery>> {
+        self.read(move |client| pages::deliveries(client, filter, before, limit))
+    }
+
+    fn delivery(&self, id: DeliveryId) -> Answer<'_, Option<Delivery>> {
+        self.read(move |client| pages::delivery(client, id))
+    }
+
+    fn journal(&self, after: JournalId, limit: usize) -> Answer<'_, Vec<(JournalId, Vec<Change>)>> {
+        self.read(move |client| pages::journal(client, after, limit))
+    }
+
+    fn journal_ends(&self) -> Answer<'_, Option<(JournalId, JournalId)>> {
+        self.read(pages::journal_ends)
+    }
+
+    fn expired(
+        &self,
+        state: StateKind,
+        before: Time,
+        after: Option<JobId>,
+        limit: usize,
+    ) -> Answer<'_, (Vec<JobId>, Option<JobId>)> {
+        self.read(move |client| pages::expired(client, state, before, after, limit))
+    }
+
+    fn api_tokens(&self) -> Answer<'_, Vec<ApiToken>> {
+        self.read(read::api_tokens)
+    }
+
+    fn audit(&self, filter: AuditFilter, before: Option<u64>, limit: usize) -> Answer<'_, Vec<(u64, AuditEntry)>> {
+        self.read(move |client| pages::audit(client, filter, before, limit))
     }
 
     fn logs(&self, job: JobId, from: LogPosition, bytes: usize) -> Answer<'_, Vec<LogChunk>> {

@@ -1,21 +1,26 @@
 //! The reads. Each runs on a connection of the pool, beside the writer.
 
 use crate::{
-    Filter, LogPosition, LogSpan, Page, PlacedBatch, StoreError, newest_first,
-    record::{decode, priority_number, priority_of, signed, state_number, unsigned},
+    JobData, LogPosition, LogSpan, PlacedBatch, StoreError,
+    record::{decode, priority_number, priority_of, signed, state_of, unsigned},
 };
 use deadpool_postgres::Object;
 use hodei_core::{
-    brain::BatchId,
+    access::ApiToken,
+    brain::{BatchId, Settling},
     id::{ExecutionId, JobId},
     job::{ClassId, Job},
     protocol::LogChunk,
+    queue::QueueRecord,
+    schedule::ScheduleRecord,
     spec::Priority,
+    state::StateKind,
     time::Time,
     token::WorkerToken,
     worker::WorkerRecord,
 };
 use serde::de::DeserializeOwned;
+use std::sync::Arc;
 use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
@@ -38,14 +43,10 @@ pub const READY: &str = "
 pub const DUE: &str = "
     SELECT record FROM jobs WHERE due_at IS NOT NULL AND (due_at, id) > ($1, $2)
     ORDER BY due_at, id LIMIT $3";
-pub const ANY_STATE: &str = "
-    SELECT id, record FROM jobs
-    WHERE id < $1 AND ($2::text IS NULL OR queue = $2) ORDER BY id DESC LIMIT $3";
-// Only the index on (state, id) gives this order, whatever the planner thinks of the primary key.
-pub const ONE_STATE: &str = "
-    SELECT id, record FROM jobs
-    WHERE (state, id) < ($4::smallint, $1) AND state >= $4 AND ($2::text IS NULL OR queue = $2)
-    ORDER BY state DESC, id DESC LIMIT $3";
+pub const DEPENDENTS: &str = "
+    SELECT job.record FROM edges
+    CROSS JOIN LATERAL (SELECT record FROM jobs WHERE jobs.id = edges.dependent OFFSET 0) AS job
+    WHERE edges.dependency = $1 AND edges.dependent > $2 ORDER BY edges.dependency, edges.dependent LIMIT $3";
 
 pub async fn active(client: Object) -> Result<Vec<Job>, StoreError> {
     records(&client, ACTIVE, &[]).await
@@ -105,20 +106,60 @@ pub async fn results(client: Object, ids: Vec<JobId>) -> Result<Vec<(JobId, Vec<
     rows.iter().map(|row| Ok((JobId(row.try_get(0)?), row.try_get(1)?))).collect()
 }
 
-pub async fn list(client: Object, filter: Filter, before: Option<JobId>, limit: usize) -> Result<Page, StoreError> {
-    let before = before.map_or(Uuid::max(), |id| id.0);
-    let limit_number = signed(limit as u64);
-    let mut found = Vec::new();
-    for state in filter.walks() {
-        let rows = match state.map(state_number) {
-            None => query(&client, ANY_STATE, &[&before, &filter.queue, &limit_number]).await?,
-            Some(state) => query(&client, ONE_STATE, &[&before, &filter.queue, &limit_number, &state]).await?,
-        };
-        for row in rows {
-            found.push((JobId(row.try_get(0)?), row.try_get(1)?));
-        }
-    }
-    newest_first(found, limit)
+pub async fn data(client: Object, ids: Vec<JobId>) -> Result<Vec<JobData>, StoreError> {
+    let rows = query(&client, "SELECT id, data, input FROM job_data WHERE id = ANY ($1)", &[&uuids(&ids)]).await?;
+    let data = |row: &Row| Ok(JobData { job: JobId(row.try_get(0)?), data: row.try_get(1)?, input: row.try_get(2)? });
+    rows.iter().map(data).collect()
+}
+
+pub async fn dependents(
+    client: Object,
+    job: JobId,
+    after: Option<JobId>,
+    limit: usize,
+) -> Result<Vec<Job>, StoreError> {
+    let after = after.unwrap_or(JobId::NIL);
+    records(&client, DEPENDENTS, &[&job.0, &after.0, &signed(limit as u64)]).await
+}
+
+pub async fn settling(client: Object) -> Result<Vec<Settling>, StoreError> {
+    let rows = client.query("SELECT job, told FROM settling ORDER BY job", &[]).await?;
+    let mark =
+        |row: &Row| Ok(Settling { job: JobId(row.try_get(0)?), told: row.try_get::<_, Option<Uuid>>(1)?.map(JobId) });
+    rows.iter().map(mark).collect()
+}
+
+pub async fn keys(client: Object, keys: Vec<Arc<str>>) -> Result<Vec<(Arc<str>, JobId)>, StoreError> {
+    let texts: Vec<&str> = keys.iter().map(|key| &**key).collect();
+    let rows = query(&client, "SELECT key, job FROM idempotency_keys WHERE key = ANY ($1)", &[&texts]).await?;
+    rows.iter().map(|row| Ok((row.try_get::<_, &str>(0)?.into(), JobId(row.try_get(1)?)))).collect()
+}
+
+pub async fn queues(client: Object) -> Result<Vec<QueueRecord>, StoreError> {
+    records(&client, "SELECT record FROM queues ORDER BY name", &[]).await
+}
+
+pub async fn counts(client: Object) -> Result<Counts, StoreError> {
+    all_counts(&client).await
+}
+
+pub type Counts = Vec<(Arc<str>, StateKind, u64)>;
+
+pub async fn all_counts(client: &Object) -> Result<Counts, StoreError> {
+    let rows =
+        query(client, "SELECT queue, state, count FROM counts WHERE count > 0 ORDER BY queue, state", &[]).await?;
+    let count =
+        |row: &Row| Ok((row.try_get::<_, &str>(0)?.into(), state_of(row.try_get(1)?)?, unsigned(row.try_get(2)?)));
+    rows.iter().map(count).collect()
+}
+
+pub async fn schedules(client: Object) -> Result<Vec<(ScheduleRecord, Vec<u8>)>, StoreError> {
+    let rows = client.query("SELECT record, payload FROM schedules ORDER BY id", &[]).await?;
+    rows.iter().map(|row| Ok((decode(row.try_get(0)?)?, row.try_get(1)?))).collect()
+}
+
+pub async fn api_tokens(client: Object) -> Result<Vec<ApiToken>, StoreError> {
+    records(&client, "SELECT record FROM api_tokens ORDER BY id", &[]).await
 }
 
 /// Chunks that one query looks at.
@@ -206,12 +247,12 @@ pub async fn log_entries(
     rows.iter().map(|row| Ok((ExecutionId(row.try_get(0)?), unsigned(row.try_get(1)?)))).collect()
 }
 
-async fn query(client: &Object, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, StoreError> {
+pub async fn query(client: &Object, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, StoreError> {
     let statement = client.prepare_cached(sql).await?;
     Ok(client.query(&statement, params).await?)
 }
 
-async fn records<T: DeserializeOwned>(
+pub async fn records<T: DeserializeOwned>(
     client: &Object,
     sql: &str,
     params: &[&(dyn ToSql + Sync)],

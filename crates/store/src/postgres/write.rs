@@ -1,6 +1,9 @@
 //! The one writer. A commit is two round trips: one takes the turn, one carries all rows and the end.
 
-use super::{Session, bounded};
+use super::{
+    Session, bounded,
+    rows::{self, RowStatements},
+};
 use crate::{
     Commit, Leadership, StoreError,
     record::{JobColumns, encode, encode_compact, is_terminated, signed, unsigned},
@@ -19,7 +22,7 @@ use tokio_postgres::{Client, Config, Statement, types::ToSql};
 use uuid::Uuid;
 
 /// Rows and bytes that one statement carries at most; PostgreSQL takes no message of a gigabyte.
-const STATEMENT_ROWS: usize = 5_000;
+pub const STATEMENT_ROWS: usize = 5_000;
 const STATEMENT_BYTES: usize = 16 << 20;
 
 pub struct Writer {
@@ -66,13 +69,15 @@ impl Writer {
 struct WriterSession {
     session: Session,
     statements: Statements,
+    rows: RowStatements,
 }
 
 impl WriterSession {
     async fn open(config: &Config, limit: Duration) -> Result<Self, StoreError> {
         let session = Session::open(config, limit).await?;
         let statements = Statements::prepare(&session.client).await?;
-        Ok(Self { session, statements })
+        let rows = RowStatements::prepare(&session.client).await?;
+        Ok(Self { session, statements, rows })
     }
 
     async fn lead(&self) -> Result<Leadership, StoreError> {
@@ -122,7 +127,9 @@ impl WriterSession {
     async fn write(&self, commit: &Commit) -> Result<(), StoreError> {
         let blobs = CommitBlobs::encode(commit)?;
         let rows = CommitRows::new(commit, &blobs);
-        let wrote = self.pipeline(&rows).commit().await?;
+        let mut pipeline = self.pipeline(&rows);
+        rows::send(&mut pipeline, &self.rows, commit)?;
+        let wrote = pipeline.commit().await?;
         if wrote.new_jobs != rows.new_jobs.ids.len() as u64 || wrote.known_jobs != rows.known_jobs.ids.len() as u64 {
             self.report_odd_rows(&rows.new_jobs).await;
             self.report_odd_rows(&rows.known_jobs).await;
@@ -250,17 +257,17 @@ const INSERT_LOGS: &str = "
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[], $5::bytea[])
     ON CONFLICT DO NOTHING";
 
-type Params<'a> = Vec<Box<dyn ToSql + Sync + Send + 'a>>;
+pub type Params<'a> = Vec<Box<dyn ToSql + Sync + Send + 'a>>;
 
 /// Statements in the order in which they are sent.
-struct Pipeline<'a> {
+pub struct Pipeline<'a> {
     client: &'a Client,
     calls: Vec<BoxFuture<'a, Result<(Table, u64), tokio_postgres::Error>>>,
 }
 
 /// What a statement writes, as far as its rows are counted.
 #[derive(Clone, Copy)]
-enum Table {
+pub enum Table {
     NewJobs,
     KnownJobs,
     Other,
@@ -273,7 +280,7 @@ struct Wrote {
 }
 
 impl<'a> Pipeline<'a> {
-    fn send(&mut self, table: Table, statement: &'a Statement, params: Params<'a>) {
+    pub fn send(&mut self, table: Table, statement: &'a Statement, params: Params<'a>) {
         let client = self.client;
         self.calls.push(Box::pin(async move { Ok((table, client.execute_raw(statement, params).await?)) }));
     }
@@ -301,7 +308,7 @@ impl<'a> Pipeline<'a> {
 }
 
 /// The rows of one statement: not too many, and not too many bytes unless a single row has them.
-fn pieces<'a>(blobs: &'a [&[u8]]) -> impl Iterator<Item = Range<usize>> + use<'a> {
+pub fn pieces<'a>(blobs: &'a [&[u8]]) -> impl Iterator<Item = Range<usize>> + use<'a> {
     let mut start = 0;
     std::iter::from_fn(move || {
         let mut bytes = 0;

@@ -2,21 +2,32 @@
 //! into the file so that neither waits for it.
 
 mod checkpoint;
+mod pages;
 mod read;
+mod rows;
 #[cfg(test)]
 mod tests;
 mod write;
 
 use crate::{
-    Answer, Commit, Filter, Leadership, LogPosition, LogSpan, Page, PlacedBatch, Store, StoreError, migration,
+    Answer, AuditFilter, Commit, DeadLetterFilter, DeadLetterPage, DeliveryFilter, ErrorGroup, Filter, JobData,
+    Leadership, LogPosition, LogSpan, Page, PlacedBatch, Store, StoreError, migration,
 };
 use hodei_core::{
-    id::{ExecutionId, JobId},
+    access::{ApiToken, AuditEntry},
+    brain::Settling,
+    dead_letter::DeadLetter,
+    id::{DeliveryId, ExecutionId, JobId},
     job::{ClassId, Job},
+    journal::{Change, JournalId},
     protocol::LogChunk,
+    queue::QueueRecord,
+    schedule::ScheduleRecord,
     spec::Priority,
+    state::StateKind,
     time::Time,
     token::WorkerToken,
+    webhook::Delivery,
     worker::WorkerRecord,
 };
 use read::Readers;
@@ -27,7 +38,7 @@ use write::{Request, WriterThread};
 /// How long a connection waits for a lock that another process holds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// More than the statements of this crate, so that each is prepared once per connection.
-const STATEMENTS: usize = 64;
+const STATEMENTS: usize = 128;
 
 /// A store in a file of this machine.
 pub struct Sqlite {
@@ -101,8 +112,100 @@ impl Store for Sqlite {
         self.read(move |connection| read::results(connection, &ids))
     }
 
+    fn data(&self, ids: Vec<JobId>) -> Answer<'_, Vec<JobData>> {
+        self.read(move |connection| read::data(connection, &ids))
+    }
+
     fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Answer<'_, Page> {
-        self.read(move |connection| read::list(connection, &filter, before, limit))
+        self.read(move |connection| pages::list(connection, &filter, before, limit))
+    }
+
+    fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>> {
+        self.read(move |connection| read::dependents(connection, job, after, limit))
+    }
+
+    fn settling(&self) -> Answer<'_, Vec<Settling>> {
+        self.read(read::settling)
+    }
+
+    fn keys(&self, keys: Vec<Arc<str>>) -> Answer<'_, Vec<(Arc<str>, JobId)>> {
+        self.read(move |connection| read::keys(connection, &keys))
+    }
+
+    fn queues(&self) -> Answer<'_, Vec<QueueRecord>> {
+        self.read(read::queues)
+    }
+
+    fn counts(&self) -> Answer<'_, Vec<(Arc<str>, StateKind, u64)>> {
+        self.read(read::counts)
+    }
+
+    fn schedules(&self) -> Answer<'_, Vec<(ScheduleRecord, Vec<u8>)>> {
+        self.read(read::schedules)
+    }
+
+    fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        before: Option<(Time, JobId)>,
+        limit: usize,
+    ) -> Answer<'_, DeadLetterPage> {
+        self.read(move |connection| pages::dead_letters(connection, &filter, before, limit))
+    }
+
+    fn dead_letter(&self, job: JobId) -> Answer<'_, Option<DeadLetter>> {
+        self.read(move |connection| pages::dead_letter(connection, job))
+    }
+
+    fn error_groups(&self, limit: usize) -> Answer<'_, (u64, Vec<ErrorGroup>)> {
+        self.read(move |connection| pages::error_groups(connection, limit))
+    }
+
+    fn deliveries_due(&self, until: Time, limit: usize) -> Answer<'_, Vec<Delivery>> {
+        self.read(move |connection| pages::deliveries_due(connection, until, limit))
+    }
+
+    fn next_delivery(&self) -> Answer<'_, Option<Time>> {
+        self.read(pages::next_delivery)
+    }
+
+    fn deliveries(
+        &self,
+        filter: DeliveryFilter,
+        before: Option<DeliveryId>,
+        limit: usize,
+    ) -> Answer<'_, Vec<Delivery>> {
+        self.read(move |connection| pages::deliveries(connection, &filter, before, limit))
+    }
+
+    fn delivery(&self, id: DeliveryId) -> Answer<'_, Option<Delivery>> {
+        self.read(move |connection| pages::delivery(connection, id))
+    }
+
+    fn journal(&self, after: JournalId, limit: usize) -> Answer<'_, Vec<(JournalId, Vec<Change>)>> {
+        self.read(move |connection| pages::journal(connection, after, limit))
+    }
+
+    fn journal_ends(&self) -> Answer<'_, Option<(JournalId, JournalId)>> {
+        self.read(pages::journal_ends)
+    }
+
+    fn expired(
+        &self,
+        state: StateKind,
+        before: Time,
+        after: Option<JobId>,
+        limit: usize,
+    ) -> Answer<'_, (Vec<JobId>, Option<JobId>)> {
+        self.read(move |connection| pages::expired(connection, state, before, after, limit))
+    }
+
+    fn api_tokens(&self) -> Answer<'_, Vec<ApiToken>> {
+        self.read(read::api_tokens)
+    }
+
+    fn audit(&self, filter: AuditFilter, before: Option<u64>, limit: usize) -> Answer<'_, Vec<(u64, AuditEntry)>> {
+        self.read(move |connection| pages::audit(connection, &filter, before, limit))
     }
 
     fn logs(&self, job: JobId, from: LogPosition, bytes: usize) -> Answer<'_, Vec<LogChunk>> {

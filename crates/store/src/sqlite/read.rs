@@ -2,21 +2,24 @@
 
 use super::open_connection;
 use crate::{
-    Filter, LogPosition, LogSpan, Page, PlacedBatch, StoreError, newest_first,
-    record::{decode, priority_number, priority_of, signed, state_number, unsigned},
+    JobData, LogPosition, LogSpan, PlacedBatch, StoreError,
+    record::{decode, priority_number, priority_of, signed, state_number, state_of, unsigned},
 };
 use hodei_core::{
-    brain::BatchId,
+    access::ApiToken,
+    brain::{BatchId, Settling},
     id::{ExecutionId, JobId},
     job::{ClassId, Job},
     protocol::LogChunk,
+    queue::QueueRecord,
+    schedule::ScheduleRecord,
     spec::Priority,
     state::StateKind,
     time::Time,
     token::WorkerToken,
     worker::WorkerRecord,
 };
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row};
 use serde::de::DeserializeOwned;
 use std::{
     path::PathBuf,
@@ -80,12 +83,9 @@ pub const READY: &str = "
 pub const DUE: &str = "
     SELECT record FROM jobs INDEXED BY jobs_due
     WHERE due_at IS NOT NULL AND (due_at, id) > (?1, ?2) ORDER BY due_at, id LIMIT ?3";
-pub const ANY_STATE: &str = "
-    SELECT id, record FROM jobs
-    WHERE id < ?2 AND (?3 IS NULL OR queue = ?3) ORDER BY id DESC LIMIT ?4";
-pub const ONE_STATE: &str = "
-    SELECT id, record FROM jobs INDEXED BY jobs_state
-    WHERE state = ?1 AND id < ?2 AND (?3 IS NULL OR queue = ?3) ORDER BY id DESC LIMIT ?4";
+pub const DEPENDENTS: &str = "
+    SELECT jobs.record FROM edges CROSS JOIN jobs ON jobs.id = edges.dependent
+    WHERE edges.dependency = ?1 AND edges.dependent > ?2 ORDER BY edges.dependent LIMIT ?3";
 pub const LOGS: &str = "
     SELECT execution_id, first, count, data FROM log_chunks
     WHERE job_id = ?1 AND (execution_id, first) >= (?2, ?3) ORDER BY execution_id, first";
@@ -179,18 +179,77 @@ pub fn results(connection: &Connection, ids: &[JobId]) -> Result<Vec<(JobId, Vec
     Ok(found)
 }
 
-pub fn list(connection: &Connection, filter: &Filter, before: Option<JobId>, limit: usize) -> Result<Page, StoreError> {
+pub fn data(connection: &Connection, ids: &[JobId]) -> Result<Vec<JobData>, StoreError> {
+    let mut statement = connection.prepare_cached("SELECT data, input FROM job_data WHERE id = ?1")?;
     let mut found = Vec::new();
-    for state in filter.walks() {
-        let sql = if state.is_some() { ONE_STATE } else { ANY_STATE };
-        let before = before.map_or([u8::MAX; 16], |id| *id.as_bytes());
-        let mut statement = connection.prepare_cached(sql)?;
-        let mut rows = statement.query(params![state.map(state_number), before, filter.queue, signed(limit as u64)])?;
-        while let Some(row) = rows.next()? {
-            found.push((JobId(uuid(row, 0)?), blob(row, 1)?.to_vec()));
+    for id in ids {
+        let data = statement
+            .query_row((id.as_bytes(),), |row| Ok(JobData { job: *id, data: row.get(0)?, input: row.get(1)? }));
+        found.extend(data.optional()?);
+    }
+    Ok(found)
+}
+
+pub fn dependents(
+    connection: &Connection,
+    job: JobId,
+    after: Option<JobId>,
+    limit: usize,
+) -> Result<Vec<Job>, StoreError> {
+    let after = after.unwrap_or(JobId::NIL);
+    records(connection, DEPENDENTS, (job.as_bytes(), after.as_bytes(), signed(limit as u64)))
+}
+
+pub fn settling(connection: &Connection) -> Result<Vec<Settling>, StoreError> {
+    let mut statement = connection.prepare("SELECT job, told FROM settling ORDER BY job")?;
+    let mut rows = statement.query(())?;
+    let mut marks = Vec::new();
+    while let Some(row) = rows.next()? {
+        let told = row.get::<_, Option<Vec<u8>>>(1)?.and_then(|id| JobId::from_slice(&id));
+        marks.push(Settling { job: JobId(uuid(row, 0)?), told });
+    }
+    Ok(marks)
+}
+
+pub fn keys(connection: &Connection, keys: &[Arc<str>]) -> Result<Vec<(Arc<str>, JobId)>, StoreError> {
+    let mut statement = connection.prepare_cached("SELECT job FROM idempotency_keys WHERE key = ?1")?;
+    let mut taken = Vec::new();
+    for key in keys {
+        let mut rows = statement.query((&**key,))?;
+        if let Some(row) = rows.next()? {
+            taken.push((Arc::clone(key), JobId(uuid(row, 0)?)));
         }
     }
-    newest_first(found, limit)
+    Ok(taken)
+}
+
+pub fn queues(connection: &Connection) -> Result<Vec<QueueRecord>, StoreError> {
+    records(connection, "SELECT record FROM queues ORDER BY name", ())
+}
+
+pub fn counts(connection: &Connection) -> Result<Vec<(Arc<str>, StateKind, u64)>, StoreError> {
+    let sql = "SELECT queue, state, count FROM counts WHERE count > 0 ORDER BY queue, state";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(())?;
+    let mut counts = Vec::new();
+    while let Some(row) = rows.next()? {
+        counts.push((row.get(0)?, state_of(row.get(1)?)?, unsigned(row.get(2)?)));
+    }
+    Ok(counts)
+}
+
+pub fn schedules(connection: &Connection) -> Result<Vec<(ScheduleRecord, Vec<u8>)>, StoreError> {
+    let mut statement = connection.prepare("SELECT record, payload FROM schedules ORDER BY id")?;
+    let mut rows = statement.query(())?;
+    let mut schedules = Vec::new();
+    while let Some(row) = rows.next()? {
+        schedules.push((decode(blob(row, 0)?)?, row.get(1)?));
+    }
+    Ok(schedules)
+}
+
+pub fn api_tokens(connection: &Connection) -> Result<Vec<ApiToken>, StoreError> {
+    records(connection, "SELECT record FROM api_tokens ORDER BY id", ())
 }
 
 pub fn logs(connection: &Connection, job: JobId, from: LogPosition, bytes: usize) -> Result<Vec<LogChunk>, StoreError> {
@@ -255,7 +314,11 @@ pub fn log_entries(
     Ok(counts)
 }
 
-fn records<T: DeserializeOwned>(connection: &Connection, sql: &str, key: impl Params) -> Result<Vec<T>, StoreError> {
+pub fn records<T: DeserializeOwned>(
+    connection: &Connection,
+    sql: &str,
+    key: impl Params,
+) -> Result<Vec<T>, StoreError> {
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query(key)?;
     let mut found = Vec::new();
@@ -275,10 +338,10 @@ fn log_chunk(job: JobId, row: &Row) -> Result<LogChunk, StoreError> {
     })
 }
 
-fn blob<'a>(row: &'a Row, column: usize) -> Result<&'a [u8], StoreError> {
+pub fn blob<'a>(row: &'a Row, column: usize) -> Result<&'a [u8], StoreError> {
     row.get_ref(column)?.as_blob().map_err(|error| StoreError::Broken(format!("column {column}: {error}")))
 }
 
-fn uuid(row: &Row, column: usize) -> Result<uuid::Uuid, StoreError> {
+pub fn uuid(row: &Row, column: usize) -> Result<uuid::Uuid, StoreError> {
     uuid::Uuid::from_slice(blob(row, column)?).map_err(|error| StoreError::Broken(format!("column {column}: {error}")))
 }

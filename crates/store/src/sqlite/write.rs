@@ -1,6 +1,6 @@
 //! The one writer: commits are executed here, one after the other, on a thread of their own.
 
-use super::checkpoint::Checkpointer;
+use super::{checkpoint::Checkpointer, rows};
 use crate::{
     Commit, Leadership, StoreError,
     record::{JobColumns, encode, encode_compact, is_terminated, signed, unsigned},
@@ -131,6 +131,7 @@ impl Writer {
         write_tokens(&transaction, &commit.batch.tokens, &mut self.buffer)?;
         drop_tokens(&transaction, &commit.batch.dropped_tokens)?;
         write_logs(&transaction, &commit.logs)?;
+        rows::write(&transaction, commit, &mut self.buffer)?;
         Ok(transaction.commit()?)
     }
 
