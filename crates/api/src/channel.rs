@@ -1,13 +1,18 @@
 //! How every client of ours speaks HTTP/2, with TLS and an API token where they are wanted.
 
-use std::time::Duration;
+use crate::gather::Gathering;
+use hyper_util::rt::TokioIo;
+use std::{io, time::Duration};
 use thiserror::Error;
+use tokio::net::TcpStream;
 use tonic::{
     Request, Status,
+    codegen::http::Uri,
     metadata::{Ascii, MetadataValue},
     service::{Interceptor, interceptor::InterceptedService},
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Error},
 };
+use tower::service_fn;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Proxies and firewalls drop connections that say nothing.
@@ -16,10 +21,28 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// A connection on which every call carries the API token, if there is one.
 pub type Authorized = InterceptedService<Channel, ApiToken>;
 
+/// Connects over TCP.
+pub async fn connect(endpoint: Endpoint) -> Result<Channel, Error> {
+    tuned(endpoint).connect_with_connector(service_fn(tcp)).await
+}
+
+/// Connects over TCP when it is first used.
+pub fn connect_lazy(endpoint: Endpoint) -> Channel {
+    tuned(endpoint).connect_with_connector_lazy(service_fn(tcp))
+}
+
+async fn tcp(uri: Uri) -> io::Result<TokioIo<Gathering<TcpStream>>> {
+    let host = uri.host().ok_or(io::ErrorKind::InvalidInput)?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let usual = if uri.scheme_str() == Some("https") { 443 } else { 80 };
+    let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(usual))).await?;
+    stream.set_nodelay(true)?;
+    Ok(TokioIo::new(Gathering::new(stream)))
+}
+
 pub fn tuned(endpoint: Endpoint) -> Endpoint {
     endpoint
         .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20)
         .http2_keep_alive_interval(KEEP_ALIVE)
@@ -30,7 +53,7 @@ pub fn tuned(endpoint: Endpoint) -> Endpoint {
 /// PEM), or to those that this machine trusts.
 pub fn endpoint(url: String, ca: Option<&[u8]>) -> Result<Endpoint, Error> {
     let secure = url.starts_with("https://");
-    let endpoint = tuned(Endpoint::from_shared(url)?);
+    let endpoint = Endpoint::from_shared(url)?;
     match (secure, ca) {
         (false, _) => Ok(endpoint),
         (true, Some(ca)) => endpoint.tls_config(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca))),

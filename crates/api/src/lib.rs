@@ -3,6 +3,7 @@
 
 pub mod channel;
 pub mod convert;
+pub mod gather;
 pub mod json;
 pub mod logs;
 pub mod wire;

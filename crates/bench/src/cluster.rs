@@ -2,6 +2,7 @@
 
 use crate::processes;
 use anyhow::{Context, Result, bail};
+use hodei_api::channel::{self, ApiToken, Authorized};
 use hodei_api::v1::{
     CreateWorkerTokenRequest, ListWorkersRequest, WorkerState,
     job_execution_service_client::JobExecutionServiceClient as Jobs,
@@ -21,7 +22,6 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use tonic::transport::Channel;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -62,6 +62,7 @@ pub struct Cluster {
     worker: Option<Process>,
     grpc: String,
     http: String,
+    token: String,
 }
 
 pub struct Process(Child);
@@ -146,6 +147,7 @@ impl Cluster {
             worker: None,
             grpc: free_address()?,
             http: free_address()?,
+            token: String::new(),
         })
     }
 
@@ -160,7 +162,24 @@ impl Cluster {
         let began = Instant::now();
         self.server = Some(Process(process.spawn().context("cannot start the server")?));
         self.until_ready().await?;
-        Ok(began.elapsed())
+        let took = began.elapsed();
+        self.token = self.new_token()?;
+        Ok(took)
+    }
+
+    /// An API token, by way of the server's socket.
+    fn new_token(&self) -> Result<String> {
+        let mut command = Command::new(&self.hodei);
+        command.args(["token", "create", "api", "--role", "admin", "--data"]).arg(self.folder.path().join("server"));
+        let made = command.env_remove("HODEI_SERVER").output().context("cannot make an API token")?;
+        if !made.status.success() {
+            bail!("no API token: {}", String::from_utf8_lossy(&made.stderr));
+        }
+        Ok(String::from_utf8(made.stdout)?.trim().to_owned())
+    }
+
+    pub fn token(&self) -> &str {
+        &self.token
     }
 
     pub fn kind(&self) -> StoreKind {
@@ -192,7 +211,7 @@ impl Cluster {
         let request = CreateWorkerTokenRequest::default();
         let token = Admin::new(self.channel().await?).create_worker_token(request).await?.into_inner();
         let mut process = self.command("worker");
-        process.args(["worker", "run", "--server", &format!("http://{}", self.grpc), "--token", &token.token]);
+        process.args(["worker", "run", "--server", &self.address(), "--token", &token.token]);
         process.args(["--slots", &slots.to_string()]).arg("--data").arg(self.folder.path().join("worker"));
         self.worker = Some(Process(process.spawn().context("cannot start the worker")?));
         let began = Instant::now();
@@ -215,7 +234,7 @@ impl Cluster {
         }
         let mut process = self.logged(Command::new(std::env::current_exe()?), "worker");
         process.arg("--work").stdout(Stdio::piped()).envs(env.iter().copied());
-        process.env("HODEI_SERVER", format!("http://{}", self.grpc)).env(crate::tasks::TOKENS, tokens.join(","));
+        process.env("HODEI_SERVER", self.address()).env(crate::tasks::TOKENS, tokens.join(","));
         process.env("HODEI_SLOTS", slots.to_string()).env("HODEI_DATA", self.folder.path().join("worker"));
         let mut child = process.spawn().context("cannot start the worker")?;
         let stdout = child.stdout.take().context("no standard output")?;
@@ -262,16 +281,20 @@ impl Cluster {
         Ok((count("commits")?, count("job_rows")?))
     }
 
-    pub async fn channel(&self) -> Result<Channel> {
-        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", self.grpc))?.tcp_nodelay(true);
-        Ok(endpoint.connect().await?)
+    pub fn address(&self) -> String {
+        format!("http://{}", self.grpc)
     }
 
-    pub async fn jobs(&self) -> Result<Jobs<Channel>> {
+    pub async fn channel(&self) -> Result<Authorized> {
+        let channel = channel::connect(tonic::transport::Endpoint::from_shared(self.address())?).await?;
+        Ok(ApiToken::new(&self.token)?.on(channel))
+    }
+
+    pub async fn jobs(&self) -> Result<Jobs<Authorized>> {
         Ok(Jobs::new(self.channel().await?).max_decoding_message_size(64 << 20))
     }
 
-    pub async fn logs(&self) -> Result<Logs<Channel>> {
+    pub async fn logs(&self) -> Result<Logs<Authorized>> {
         Ok(Logs::new(self.channel().await?))
     }
 }

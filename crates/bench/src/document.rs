@@ -67,7 +67,11 @@ const MEANING: &str = "
 
 - **Every system** runs as its users run it: what enqueues and the worker are processes of their own, the database is on the
   same machine, on loopback. Every measurement starts with an empty store. The systems take turns at each workload.
-- **Enqueue, 16 single callers**: 16 callers in one process, each enqueuing one job at a time for 4 seconds.
+- **Enqueue, 16 single callers**: 16 callers in one process, each enqueuing one job at a time for 4 seconds, and going on when
+  its job is acknowledged. They share what the system's library offers for that: with BullMQ a connection to Redis whose commands
+  are pipelined, with most others a pool of connections, with Hodei a `Client`, which sends together what was submitted while
+  requests were on their way. `a connection each` is Hodei with nothing shared, as if the callers were programs of their own. No system that
+  syncs can do more than 16 jobs in the time of one synced write, unless it has several syncs under way at a time.
 - **Bulk enqueue**: the best call that a system has for many jobs at once.
 - **Drain of no-op jobs**: jobs are enqueued first, then the worker is started. Counted from the start of the first handler
   until the store holds no waiting or active job, so completions that are still buffered count as not done.

@@ -103,6 +103,7 @@ impl Turn<'_> {
 
     async fn measure(&self, places: &Places, workload: Workload) -> Result<Option<Figure>> {
         match self {
+            Turn::Hodei(hodei) if !hodei.has(workload) => Ok(None),
             Turn::Hodei(hodei) => hodei.measure(workload).await.map(Some),
             Turn::Peer(peer, _) if !peer.has(workload) => Ok(None),
             Turn::Peer(peer, system) => peer.measure(places, system, workload).await.map(Some),
@@ -181,10 +182,10 @@ async fn take(turn: &Turn<'_>, places: &Places, workload: Workload, record: &mut
 }
 
 fn hodeis(args: &Args) -> Vec<Turn<'_>> {
-    let stores = [StoreKind::Sqlite, StoreKind::Postgres];
-    let stores = stores.into_iter().filter(|kind| args.store.is_none_or(|only| only == *kind));
+    let ways = [false, true].into_iter().flat_map(|apart| [StoreKind::Sqlite, StoreKind::Postgres].map(|k| (k, apart)));
+    let ways = ways.filter(|(kind, _)| args.store.is_none_or(|only| only == *kind));
     let backlog = args.backlog.unwrap_or_default();
-    stores.map(|kind| Turn::Hodei(Hodei { program: &args.hodei, kind, backlog })).collect()
+    ways.map(|(kind, apart)| Turn::Hodei(Hodei { program: &args.hodei, kind, backlog, apart })).collect()
 }
 
 /// Installs the peers; one that cannot be had is a gap.

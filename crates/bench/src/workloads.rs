@@ -10,6 +10,7 @@ use crate::{
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
 use hodei_api::v1;
+use hodei_sdk::{Client, Job};
 use std::{
     path::Path,
     time::{Duration, Instant},
@@ -33,19 +34,30 @@ pub struct Hodei<'a> {
     pub program: &'a Path,
     pub kind: StoreKind,
     pub backlog: usize,
+    /// Callers have a connection each and share nothing, as if each were a program of its own.
+    pub apart: bool,
 }
 
 impl Hodei<'_> {
     pub fn system(&self) -> System {
-        let name = format!("Hodei ({})", self.kind.name());
+        let apart = if self.apart { ", a connection each" } else { "" };
+        let name = format!("Hodei ({}){apart}", self.kind.name());
         System { name, version: env!("CARGO_PKG_VERSION").into(), durability: Durability::Synced }
+    }
+
+    /// How the callers are arranged matters to callers alone.
+    pub fn has(&self, workload: Workload) -> bool {
+        !self.apart || workload == Workload::Callers
     }
 
     pub async fn measure(&self, workload: Workload) -> Result<Figure> {
         let mut cluster = Cluster::new(self.program, self.kind).await?;
         let figure = |settings: &str| Figure::of(&self.system(), workload, settings);
         let measured = match workload {
-            Workload::Callers => single_callers(&mut cluster, figure("all on one gRPC connection")).await?,
+            Workload::Callers if self.apart => {
+                callers_apart(&mut cluster, figure("a gRPC connection for each caller")).await?
+            }
+            Workload::Callers => single_callers(&mut cluster, figure("all share one `Client` of the SDK")).await?,
             Workload::Bulk => bulk(&mut cluster, figure("QueueJobs of 10,000")).await?,
             Workload::Process => {
                 process_jobs(&mut cluster, figure("32 slots; own cgroup for each job, output kept")).await?
@@ -106,21 +118,46 @@ async fn process_jobs(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
     Ok(figure.with("rate", "jobs/s", PROCESS_JOBS as f64 / began.elapsed().as_secs_f64()))
 }
 
+/// Callers that are tasks of one program.
 async fn single_callers(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
     cluster.start("server", &[]).await?;
+    let client = Client::connect(cluster.address())?.token(cluster.token())?;
+    let submit = || client.submit(Job::command("/bin/true", [""; 0]));
+    let callers = (0..CALLERS).map(|_| calls(async || submit().await.map(drop).map_err(Into::into)));
+    rate_of_calls(cluster, figure, callers).await
+}
+
+async fn callers_apart(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
+    cluster.start("server", &[]).await?;
+    let clients = try_join_all((0..CALLERS).map(|_| cluster.jobs())).await?;
+    let callers = clients.into_iter().map(|jobs| {
+        calls(async move || {
+            let request = v1::QueueJobRequest { job: Some(job("/bin/true", &[])) };
+            jobs.clone().queue_job(request).await?;
+            Ok(())
+        })
+    });
+    rate_of_calls(cluster, figure, callers).await
+}
+
+/// One call after the other; how long each took.
+async fn calls(call: impl AsyncFn() -> Result<()>) -> Result<Vec<Duration>> {
+    let (began, mut times) = (Instant::now(), Vec::new());
+    while began.elapsed() < CALLING {
+        let asked = Instant::now();
+        call().await?;
+        times.push(asked.elapsed());
+    }
+    Ok(times)
+}
+
+async fn rate_of_calls(
+    cluster: &Cluster,
+    figure: Figure,
+    callers: impl Iterator<Item = impl Future<Output = Result<Vec<Duration>>>>,
+) -> Result<Figure> {
     let before = cluster.commits().await?;
     let began = Instant::now();
-    let jobs = cluster.jobs().await?;
-    let callers = (0..CALLERS).map(|_| async {
-        let mut jobs = jobs.clone();
-        let mut times = Vec::new();
-        while began.elapsed() < CALLING {
-            let call = Instant::now();
-            jobs.queue_job(v1::QueueJobRequest { job: Some(job("/bin/true", &[])) }).await?;
-            times.push(call.elapsed());
-        }
-        anyhow::Ok(times)
-    });
     let times = try_join_all(callers).await?.concat();
     let seconds = began.elapsed().as_secs_f64();
     let after = cluster.commits().await?;

@@ -4,6 +4,7 @@ use crate::{args::Common, config::Config, folder::Holder};
 use anyhow::{Context, Result, anyhow, bail};
 use hodei_api::{
     channel::{self, ApiToken, Authorized, tuned},
+    gather::Gathering,
     v1::{
         ListWorkersRequest, access_service_client::AccessServiceClient as Access,
         dead_letter_service_client::DeadLetterServiceClient as DeadLetters,
@@ -96,7 +97,7 @@ impl Target {
             Target::Tcp { url, ca } => {
                 let endpoint = channel::endpoint(url.clone(), ca.as_deref());
                 let endpoint = endpoint.with_context(|| format!("'{url}' cannot be used with this --ca"))?;
-                endpoint.connect().await.map_err(|error| unreachable(url, error))
+                channel::connect(endpoint).await.map_err(|error| unreachable(url, error))
             }
             Target::Socket(path) => {
                 socket(path).await.with_context(|| format!("no server answers at {}", path.display()))
@@ -128,7 +129,7 @@ async fn socket(path: &Path) -> Result<Channel, tonic::transport::Error> {
         let path = path.clone();
         async move {
             let (short, _folder) = listen::reachable(&path)?;
-            io::Result::Ok(TokioIo::new(UnixStream::connect(short).await?))
+            io::Result::Ok(TokioIo::new(Gathering::new(UnixStream::connect(short).await?)))
         }
     });
     tuned(Endpoint::from_static("http://socket")).connect_with_connector(connect).await

@@ -1,4 +1,4 @@
-//! Handlers for Hodei's tasks, in Rust.
+//! Hodei from Rust: jobs are submitted with a [`Client`], and tasks are handled by a [`Worker`].
 //!
 //! A worker is a program of yours. It declares which types of tasks it handles, takes those that a server gives it, and
 //! reports what became of them; retries, timeouts, cancellation and crashes are Hodei's business.
@@ -20,8 +20,13 @@
 //! # }
 //! ```
 
+mod client;
+mod job;
 mod worker;
 
-pub use hodei_worker::{Task, TaskResult};
+pub use client::{Client, ClientError};
+pub use hodei_api::v1::{JobSpec, Priority};
+pub use hodei_worker::{JobId, Task, TaskResult};
+pub use job::Job;
 pub use serde_json::{Value, json};
 pub use worker::{Worker, WorkerError};

@@ -1,7 +1,7 @@
 //! A worker of one's own.
 
 use futures::future::FutureExt;
-use hodei_api::channel::endpoint;
+use hodei_api::channel;
 use hodei_worker::{
     AgentError, AgentOptions, Capacity, Connect, Handlers, Invalid, LinkError, Task, TaskResult, Wish, WorkerInfo,
 };
@@ -141,10 +141,10 @@ impl Worker {
 }
 
 fn connect(server: &str, ca: Option<&[u8]>) -> Result<Connect, WorkerError> {
-    let endpoint = endpoint(server.to_owned(), ca).map_err(|_| WorkerError::Address(server.to_owned()))?;
+    let endpoint = channel::endpoint(server.to_owned(), ca).map_err(|_| WorkerError::Address(server.to_owned()))?;
     let unreachable = |error: tonic::transport::Error| LinkError::Unreachable(error.to_string());
     Ok(Arc::new(move || {
         let endpoint = endpoint.clone();
-        async move { endpoint.connect().await.map_err(unreachable) }.boxed()
+        async move { channel::connect(endpoint).await.map_err(unreachable) }.boxed()
     }))
 }

@@ -78,18 +78,16 @@ pub struct Visit {
 #[derive(Clone, Debug)]
 pub struct Actor {
     pub name: Arc<str>,
-    pub role: Role,
     pub visit: Visit,
 }
 
 impl Actor {
     fn owner(action: &'static str) -> Self {
-        Self { name: OWNER.into(), role: Role::Admin, visit: Visit { peer: Peer::Local, action } }
+        Self { name: OWNER.into(), visit: Visit { peer: Peer::Local, action } }
     }
 
-    /// A worker acts for itself alone; what it may do is not a matter of roles.
     pub fn worker(worker: WorkerId, visit: Visit) -> Self {
-        Self { name: format!("worker {worker}").into(), role: Role::Viewer, visit }
+        Self { name: format!("worker {worker}").into(), visit }
     }
 
     /// What the audit log says of the request, but for its outcome.
@@ -155,7 +153,7 @@ impl Access {
             self.refusals.add(line(&token.name, visit, String::new(), outcome));
             return Err(Denied::Role { needed, has: token.role, name: token.name.to_string() });
         }
-        Ok(Some(Actor { name: Arc::clone(&token.name), role: token.role, visit }))
+        Ok(Some(Actor { name: Arc::clone(&token.name), visit }))
     }
 
     /// Lets the owner of the data folder in.

@@ -10,6 +10,7 @@ use crate::{
     tls::Tls,
 };
 use futures::future::{BoxFuture, FutureExt};
+use hodei_api::gather::Gathering;
 use hodei_core::{access::Role, brain::Brain};
 use hodei_store::{Store, StoreError};
 use std::{
@@ -130,6 +131,7 @@ impl Server {
         S: Stream<Item = io::Result<IO>> + Send + 'static,
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
+        let incoming = incoming.map(|connection| connection.map(Gathering::new));
         let (routes, mut closed) = (routes.clone(), self.closing.subscribe());
         self.tasks.spawn(async move {
             let until = async move { _ = closed.wait_for(|closed| *closed).await };

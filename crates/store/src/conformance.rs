@@ -18,6 +18,12 @@ use std::{
 };
 use uuid::Uuid;
 
+mod old;
+mod tasks;
+
+pub(crate) use old::*;
+pub use tasks::*;
+
 /// Hands the names of all checks to another macro.
 macro_rules! for_each_check {
     ($then:ident) => {
@@ -42,6 +48,20 @@ macro_rules! for_each_check {
             much_log_in_one_commit
             readers_see_whole_commits
             large_commits
+            links_come_and_go
+            queues_and_schedules_come_and_go
+            data_and_input_replace_only_themselves
+            counts_are_kept_by_differences
+            dead_letters_are_counted_by_group
+            dead_letter_pages_give_every_match_once
+            deliveries_are_found_when_they_are_due
+            the_journal_is_in_order_over_epochs
+            api_tokens_and_audit_lines_come_back
+            forgotten_jobs_leave_nothing
+            every_filter_gives_what_it_says
+            listings_look_at_a_bounded_number_of_rows
+            expired_jobs_are_those_that_nothing_needs
+            repeats_and_former_leaders_add_nothing
         }
     };
 }
@@ -102,6 +122,17 @@ pub async fn an_empty_store_answers(store: Arc<dyn Store>) {
     assert!(store.list(Filter::default(), None, 10).await.expect("list").jobs.is_empty());
     assert!(store.logs(job_id(1), LogPosition::START, 10).await.expect("logs").is_empty());
     assert!(store.log_tail(job_id(1), 10).await.expect("tail").is_empty());
+    assert!(store.data(vec![job_id(1)]).await.expect("data").is_empty());
+    assert!(store.dependents(job_id(1), None, 10).await.expect("dependents").is_empty());
+    assert!(store.settling().await.expect("settling").is_empty());
+    assert!(store.keys(vec!["key".into()]).await.expect("keys").is_empty());
+    assert!(store.counts().await.expect("counts").is_empty());
+    assert_eq!(store.error_groups(10).await.expect("groups"), (0, vec![]));
+    let letters = store.dead_letters(Default::default(), None, 10).await.expect("letters");
+    assert!(letters.letters.is_empty() && letters.next.is_none());
+    let expired = store.expired(StateKind::Failed, Time(i64::MAX), None, 10).await.expect("expired");
+    assert_eq!(expired, (vec![], None));
+    assert!(store.audit(Default::default(), None, 10).await.expect("audit").is_empty());
     assert!(store.log_entries(vec![(job_id(1), execution_id(1))]).await.expect("entries").is_empty());
 }
 

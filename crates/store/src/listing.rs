@@ -7,7 +7,7 @@ use hodei_core::{
     state::StateKind,
     time::{Millis, Time},
 };
-use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
+use std::{cmp::Reverse, collections::BTreeSet};
 use uuid::Uuid;
 
 /// Rows that one request looks at.
@@ -40,26 +40,23 @@ impl Filter {
         (!all).then_some(states)
     }
 
-    /// Whether there is a choice between walks.
-    pub(crate) fn wants_counts(&self) -> bool {
-        self.queue.is_some() && self.some_states().is_some()
+    /// The queue of which it must be known how many jobs are in which state, to choose between walks.
+    pub(crate) fn counted_queue(&self) -> Option<&str> {
+        self.queue.as_deref().filter(|_| self.some_states().is_some())
     }
 
-    /// The walks that together pass all jobs that are wanted: where there is a choice, those that pass fewer others.
-    pub(crate) fn walks(&self, counts: &[(Arc<str>, StateKind, u64)]) -> Vec<Walk<'_>> {
-        match (self.some_states(), self.queue.as_deref()) {
-            (None, None) => vec![Walk::All],
-            (None, Some(queue)) => vec![Walk::Queue(queue)],
-            (Some(states), queue) => {
-                let sum = |of: &dyn Fn(&str, StateKind) -> bool| -> u64 {
-                    counts.iter().filter(|(queue, state, _)| of(queue, *state)).map(|(_, _, count)| count).sum()
-                };
-                let in_states = sum(&|_, state| states.contains(&state));
-                match queue.filter(|queue| sum(&|name, _| name == *queue) < in_states) {
-                    Some(queue) => vec![Walk::Queue(queue)],
-                    None => states.into_iter().map(Walk::State).collect(),
-                }
-            }
+    /// The walks that together pass all jobs that are wanted. Where there is a choice, it is the one along the queue if that
+    /// is short or has many of them, as `counts` says.
+    pub(crate) fn walks(&self, counts: &[(StateKind, u64)]) -> Vec<Walk<'_>> {
+        const MANY: u64 = 10;
+        let Some(states) = self.some_states() else {
+            return vec![self.queue.as_deref().map_or(Walk::All, Walk::Queue)];
+        };
+        let all: u64 = counts.iter().map(|(_, count)| count).sum();
+        let wanted: u64 = counts.iter().filter(|(state, _)| states.contains(state)).map(|(_, count)| count).sum();
+        match self.queue.as_deref().filter(|_| all <= LOOKS as u64 || wanted.saturating_mul(MANY) >= all) {
+            Some(queue) => vec![Walk::Queue(queue)],
+            None => states.into_iter().map(Walk::State).collect(),
         }
     }
 
@@ -187,4 +184,45 @@ pub fn newest_first(walked: Vec<Walked<JobId, Job>>, limit: usize) -> Page {
     jobs.truncate(limit);
     let next = if has_more { jobs.last().map(|job| job.id) } else { floor };
     Page { jobs, next }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_takes_the_shorter_way() {
+        let filter = |states: &[StateKind], queue: Option<&str>| Filter {
+            states: states.to_vec(),
+            queue: queue.map(Into::into),
+            ..Filter::default()
+        };
+        let failed = [StateKind::Failed];
+        assert_eq!(filter(&[], None).walks(&[]), [Walk::All]);
+        assert_eq!(filter(&StateKind::ALL, None).walks(&[]), [Walk::All]);
+        assert_eq!(filter(&[], Some("q")).walks(&[]), [Walk::Queue("q")]);
+        assert_eq!(filter(&failed, None).walks(&[]), [Walk::State(StateKind::Failed)]);
+        let both = filter(&failed, Some("q"));
+        let ways = |failed, succeeded| both.walks(&[(StateKind::Failed, failed), (StateKind::Succeeded, succeeded)]);
+        assert_eq!(ways(1, 5_000), [Walk::Queue("q")], "a short queue");
+        assert_eq!(ways(200_000, 1_000_000), [Walk::Queue("q")], "many of them");
+        assert_eq!(ways(1, 1_000_000), [Walk::State(StateKind::Failed)]);
+        assert_eq!(both.counted_queue(), Some("q"));
+        assert_eq!(filter(&[], Some("q")).counted_queue(), None);
+    }
+
+    #[test]
+    fn times_are_spans_of_ids() {
+        let span = |from, to| Filter { from, to, ..Filter::default() }.span(None);
+        let all = Span { from: Uuid::nil(), below: Uuid::max() };
+        assert_eq!(span(None, None), all);
+        assert_eq!(span(Some(Time(i64::MIN)), Some(Time(i64::MAX))), all);
+        let id = |millis| hodei_core::id::made(millis, 1, 1);
+        let day = span(Some(Time(1_800_000_000_000)), Some(Time(1_800_086_400_000)));
+        let holds = |millis| day.from <= id(millis) && id(millis) < day.below;
+        assert!(holds(1_800_000_000_000) && holds(1_800_086_399_999));
+        assert!(!holds(1_799_999_000_000) && !holds(1_800_087_000_000));
+        let before = Filter::default().span(Some(JobId(id(7)))).below;
+        assert_eq!(before, id(7));
+    }
 }

@@ -1,6 +1,21 @@
 //! The numbered steps that bring a database to the shape this program knows, alike for both stores.
 
 use crate::StoreError;
+use hodei_core::{
+    brain::{Batch, Placement},
+    dead_letter::DeadLetter,
+    id::JobId,
+    job::Job,
+    state::StateKind,
+};
+use std::collections::HashMap;
+
+/// From this version on commits keep counts and dead letters. What was there before is taken in once.
+const COUNTED: i64 = 3;
+
+/// Jobs whose dead letters are made at once.
+pub const DEAD_JOBS: usize = 5_000;
+pub const DEAD_STATES: [StateKind; 2] = [StateKind::Failed, StateKind::TimedOut];
 
 pub struct Migration {
     pub version: i64,
@@ -39,6 +54,30 @@ pub fn after(applied: i64) -> Result<impl Iterator<Item = &'static Migration>, S
         )));
     }
     Ok(ALL.iter().filter(move |migration| migration.version > applied))
+}
+
+/// Whether a database that was at this version has jobs that no commit has counted.
+pub fn is_uncounted(applied: i64) -> bool {
+    applied < COUNTED
+}
+
+/// The migration counts the rows. These jobs are with workers, and their rows do not say so yet.
+pub fn count_placed(placements: Vec<Placement>, jobs: Vec<Job>) -> Batch {
+    let placements: HashMap<JobId, Placement> =
+        placements.into_iter().map(|placement| (placement.job, placement)).collect();
+    let mut counts = Vec::new();
+    for mut job in jobs {
+        let before = job.state.kind();
+        if placements.get(&job.id).is_some_and(|placement| placement.apply(&mut job)) {
+            counts.extend([(job.queue.clone(), before, -1), (job.queue.clone(), job.state.kind(), 1)]);
+        }
+    }
+    Batch { counts, ..Batch::default() }
+}
+
+/// The letters of jobs that failed for good before letters were kept.
+pub fn letters_of(jobs: &[Job]) -> Batch {
+    Batch { dead_letters: jobs.iter().filter_map(DeadLetter::of).collect(), ..Batch::default() }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod spool;
 pub use agent::{AgentError, AgentOptions, Processes, Wish, known_worker, run, wishes_of_signals};
 pub use handlers::{Handlers, Task, TaskResult};
 pub use hodei_core::{
+    id::JobId,
     spec::Invalid,
     worker::{Capacity, WorkerInfo},
 };

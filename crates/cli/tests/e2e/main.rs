@@ -1,16 +1,22 @@
 //! The whole system as people meet it: the real program, real servers, workers and jobs as processes of their own, ended
 //! in every way that processes end.
 
+mod access;
 mod client;
 mod cluster;
 mod crash;
+mod dead_letters;
 mod embedded;
+mod events;
 mod fake;
+mod graphs;
 mod input;
 mod jobs;
 mod logs;
 mod postgres;
 mod process;
+mod queues;
 mod run;
+mod submit;
 mod tasks;
 mod workers;

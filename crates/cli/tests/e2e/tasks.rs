@@ -18,7 +18,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 use tonic::Code;
 
 /// A worker of the SDK that works until it is told to stop.
-struct Running {
+pub struct Running {
     stop: Option<oneshot::Sender<()>>,
     ended: JoinHandle<Result<(), WorkerError>>,
 }
@@ -30,13 +30,18 @@ impl Running {
         Self { stop: Some(stop), ended: tokio::spawn(worker.run_until(until)) }
     }
 
-    async fn stop(mut self) {
+    pub async fn stop(mut self) {
         self.stop.take();
         self.ended.await.expect("no panic").expect("a good end");
     }
 }
 
 impl Cluster {
+    /// A worker that has nothing to do with tasks of the type `nothing`.
+    pub async fn sdk_noop(&self, name: &str) -> Running {
+        Running::start(self.sdk_worker(name).await.slots(64).handle("nothing", nothing))
+    }
+
     async fn sdk_worker(&self, name: &str) -> Worker {
         let token = self.token("", 0).await.token;
         self.again(name).token(token)

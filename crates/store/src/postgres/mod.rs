@@ -10,11 +10,12 @@ mod write;
 use crate::{
     Answer, AuditFilter, Commit, DeadLetterFilter, DeadLetterPage, DeliveryFilter, ErrorGroup, Filter, JobData,
     Leadership, LogPosition, LogSpan, Page, PlacedBatch, Store, StoreError, migration,
+    record::{decode, signed, state_number},
 };
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
 use hodei_core::{
     access::{ApiToken, AuditEntry},
-    brain::Settling,
+    brain::{Placement, Settling},
     dead_letter::DeadLetter,
     id::{DeliveryId, ExecutionId, JobId},
     job::{ClassId, Job},
@@ -29,9 +30,11 @@ use hodei_core::{
     webhook::Delivery,
     worker::WorkerRecord,
 };
+use rows::RowStatements;
 use std::{str::FromStr, sync::Arc, time::Duration};
 use tokio::{task::JoinHandle, time::timeout};
-use tokio_postgres::{Client, Config, NoTls, error::SqlState};
+use tokio_postgres::{Client, Config, NoTls, Row, error::SqlState};
+use uuid::Uuid;
 use write::Writer;
 
 /// Reads that run at once; more wait for their turn.
@@ -48,7 +51,7 @@ const MIGRATION_LOCK: i64 = 0x686f_6465_6900;
 const SESSION_OPTIONS: &str = "-c statement_timeout=10s -c idle_in_transaction_session_timeout=15s \
     -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 \
     -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off -c enable_bitmapscan=off \
-    -c enable_sort=off -c enable_hashjoin=off -c enable_mergejoin=off";
+    -c enable_sort=off -c enable_incremental_sort=off -c enable_hashjoin=off -c enable_mergejoin=off";
 
 /// A store that many servers share.
 pub struct Postgres {
@@ -300,12 +303,42 @@ async fn migrate_in(client: &mut Client) -> Result<(), StoreError> {
         .batch_execute("CREATE TABLE IF NOT EXISTS schema_migrations (version bigint PRIMARY KEY, name text NOT NULL)")
         .await?;
     let row = transaction.query_one("SELECT coalesce(max(version), 0) FROM schema_migrations", &[]).await?;
-    for step in migration::after(row.try_get(0)?)? {
+    let applied = row.try_get(0)?;
+    for step in migration::after(applied)? {
         transaction.batch_execute(step.postgres).await?;
         let sql = "INSERT INTO schema_migrations (version, name) VALUES ($1, $2)";
         transaction.execute(sql, &[&step.version, &step.name]).await?;
     }
+    if migration::is_uncounted(applied) {
+        take_in(transaction.client()).await?;
+    }
     Ok(transaction.commit().await?)
+}
+
+/// What only the records say of jobs that were there before.
+async fn take_in(client: &Client) -> Result<(), StoreError> {
+    let statements = RowStatements::prepare(client).await?;
+    let placements = client.query("SELECT record FROM placements ORDER BY epoch, batch", &[]).await?;
+    let placements: Vec<Vec<Placement>> =
+        placements.iter().map(|row| decode(row.try_get(0)?)).collect::<Result<_, StoreError>>()?;
+    let placements = placements.concat();
+    let ids: Vec<Uuid> = placements.iter().map(|placement| placement.job.0).collect();
+    let jobs = decoded(&client.query("SELECT record FROM jobs WHERE id = ANY ($1)", &[&ids]).await?)?;
+    write::add(client, &statements, migration::count_placed(placements, jobs)).await?;
+    for state in migration::DEAD_STATES {
+        let (state, limit) = (state_number(state), signed(migration::DEAD_JOBS as u64));
+        let mut after = Some(JobId::NIL);
+        while let Some(last) = after {
+            let jobs = decoded(&client.query(pages::AFTER, &[&state, &last.0, &limit]).await?)?;
+            write::add(client, &statements, migration::letters_of(&jobs)).await?;
+            after = jobs.last().map(|job| job.id);
+        }
+    }
+    Ok(())
+}
+
+fn decoded(rows: &[Row]) -> Result<Vec<Job>, StoreError> {
+    rows.iter().map(|row| decode(row.try_get(0)?)).collect()
 }
 
 async fn bounded<T>(limit: Duration, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {

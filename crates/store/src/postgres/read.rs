@@ -130,7 +130,8 @@ pub async fn settling(client: Object) -> Result<Vec<Settling>, StoreError> {
 }
 
 pub async fn keys(client: Object, keys: Vec<Arc<str>>) -> Result<Vec<(Arc<str>, JobId)>, StoreError> {
-    let texts: Vec<&str> = keys.iter().map(|key| &**key).collect();
+    // PostgreSQL has no text with a NUL, and refuses to look for one.
+    let texts: Vec<&str> = keys.iter().map(|key| &**key).filter(|key| !key.contains('\0')).collect();
     let rows = query(&client, "SELECT key, job FROM idempotency_keys WHERE key = ANY ($1)", &[&texts]).await?;
     rows.iter().map(|row| Ok((row.try_get::<_, &str>(0)?.into(), JobId(row.try_get(1)?)))).collect()
 }
@@ -139,18 +140,16 @@ pub async fn queues(client: Object) -> Result<Vec<QueueRecord>, StoreError> {
     records(&client, "SELECT record FROM queues ORDER BY name", &[]).await
 }
 
-pub async fn counts(client: Object) -> Result<Counts, StoreError> {
-    all_counts(&client).await
-}
-
-pub type Counts = Vec<(Arc<str>, StateKind, u64)>;
-
-pub async fn all_counts(client: &Object) -> Result<Counts, StoreError> {
-    let rows =
-        query(client, "SELECT queue, state, count FROM counts WHERE count > 0 ORDER BY queue, state", &[]).await?;
+pub async fn counts(client: Object) -> Result<Vec<(Arc<str>, StateKind, u64)>, StoreError> {
+    let sql = "SELECT queue, state, count FROM counts WHERE count > 0 ORDER BY queue, state";
     let count =
         |row: &Row| Ok((row.try_get::<_, &str>(0)?.into(), state_of(row.try_get(1)?)?, unsigned(row.try_get(2)?)));
-    rows.iter().map(count).collect()
+    query(&client, sql, &[]).await?.iter().map(count).collect()
+}
+
+pub async fn queue_counts(client: &Object, queue: &str) -> Result<Vec<(StateKind, u64)>, StoreError> {
+    let rows = query(client, "SELECT state, count FROM counts WHERE queue = $1", &[&queue]).await?;
+    rows.iter().map(|row| Ok((state_of(row.try_get(0)?)?, unsigned(row.try_get(1)?)))).collect()
 }
 
 pub async fn schedules(client: Object) -> Result<Vec<(ScheduleRecord, Vec<u8>)>, StoreError> {

@@ -8,6 +8,7 @@ use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
 };
+use tokio_postgres::types::ToSql;
 
 /// Where a PostgreSQL server is that tests may make databases in, such as `postgres://postgres@127.0.0.1/postgres`.
 const SERVER: &str = "HODEI_TEST_POSTGRES";
@@ -89,6 +90,36 @@ async fn a_newer_schema_is_refused() {
         Session::open(&configure(&database.url, CALL_LIMIT).expect("url"), CALL_LIMIT).await.expect("connect");
     session.client.batch_execute("INSERT INTO schema_migrations VALUES (9999, 'future')").await.expect("insert");
     assert!(matches!(Postgres::connect(&database.url).await, Err(StoreError::Open(why)) if why.contains("9999")));
+    database.remove().await;
+}
+
+#[tokio::test]
+async fn an_old_database_comes_up() {
+    let Some(database) = Database::create().await else { return };
+    let session =
+        Session::open(&configure(&database.url, CALL_LIMIT).expect("url"), CALL_LIMIT).await.expect("connect");
+    let old = &session.client;
+    old.batch_execute("CREATE TABLE schema_migrations (version bigint PRIMARY KEY, name text NOT NULL)")
+        .await
+        .expect("table");
+    for step in &migration::ALL[..2] {
+        old.batch_execute(step.postgres).await.expect(step.name);
+        let sql = "INSERT INTO schema_migrations VALUES ($1, $2)";
+        old.execute(sql, &[&step.version, &step.name]).await.expect("version");
+    }
+    for row in conformance::old_rows() {
+        let (job, id) = (row.columns(), row.job.id.0);
+        let sql = "INSERT INTO jobs VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+        let key: [&(dyn ToSql + Sync); 5] = [&id, &job.state, &job.queue, &job.class, &job.priority];
+        let rest: [&(dyn ToSql + Sync); 4] = [&job.seq, &job.due_at, &job.created_at, &row.record];
+        old.execute(sql, &[&key[..], &rest].concat()).await.expect("row");
+    }
+    let placements = conformance::old_placements();
+    old.execute("INSERT INTO placements VALUES (1, 5, $1)", &[&placements]).await.expect("placements");
+    for _ in 0..2 {
+        drop(database.store().await);
+    }
+    conformance::check_old_database(&database.store().await).await;
     database.remove().await;
 }
 
@@ -221,6 +252,7 @@ fn statements() -> Vec<(&'static str, String, Vec<&'static str>)> {
         (pages::OF_STATE, format!("{jobs}, 1::smallint)"), vec!["jobs_state"]),
         (pages::OF_QUEUE, format!("{jobs})"), vec!["jobs_queue"]),
         (pages::OVER, format!("(4::smallint, {ID}, {ID}, 1, 10)"), vec!["jobs_state"]),
+        (pages::AFTER, format!("(5::smallint, {ID}, 10)"), vec!["jobs_state"]),
         (pages::WITH_UNFINISHED_DEPENDENTS, format!("({IDS})"), vec!["edges_pkey", "jobs_pkey"]),
         (pages::LETTERS, format!("(1, {ID}, 1, 'q', 't', 'k', 10)"), vec!["dead_letters_time"]),
         (pages::LETTERS_ALIKE, format!("(1, {ID}, 1, 'q', 't', 'k', 10, 5)"), vec!["dead_letters_alike"]),
@@ -236,6 +268,7 @@ fn statements() -> Vec<(&'static str, String, Vec<&'static str>)> {
         (pages::AUDIT_OF_ACTOR, "(1, 10, 'a')".into(), vec!["audit_actor "]),
         (pages::AUDIT_OF_ACTION, "(1, 10, 'a')".into(), vec!["audit_action "]),
         (pages::AUDIT_OF_BOTH, "(1, 10, 'a', 'b')".into(), vec!["audit_actor_action "]),
+        (write("drop_counts"), "(ARRAY['q'], ARRAY[1::smallint])".into(), vec!["counts_pkey"]),
         (write("drop_edges"), format!("({IDS}, {IDS})"), vec!["edges_pkey"]),
         (write("drop_letters"), format!("({IDS})"), vec!["dead_letters_pkey", "dead_letter_groups_pkey"]),
         (write("drop_groups"), String::new(), vec!["dead_letter_groups_count"]),

@@ -5,7 +5,7 @@ use super::{
     rows::{self, RowStatements},
 };
 use crate::{
-    Commit, Leadership, StoreError,
+    Aside, Commit, Leadership, StoreError,
     record::{JobColumns, encode, encode_compact, is_terminated, signed, unsigned},
 };
 use futures::future::{BoxFuture, join_all};
@@ -130,6 +130,9 @@ impl WriterSession {
         let mut pipeline = self.pipeline(&rows);
         rows::send(&mut pipeline, &self.rows, commit)?;
         let wrote = pipeline.commit().await?;
+        if wrote.keys != commit.batch.keys.len() as u64 {
+            tracing::error!("the idempotency keys of some new jobs are taken; they stay with the first");
+        }
         if wrote.new_jobs != rows.new_jobs.ids.len() as u64 || wrote.known_jobs != rows.known_jobs.ids.len() as u64 {
             self.report_odd_rows(&rows.new_jobs).await;
             self.report_odd_rows(&rows.known_jobs).await;
@@ -270,6 +273,7 @@ pub struct Pipeline<'a> {
 pub enum Table {
     NewJobs,
     KnownJobs,
+    Keys,
     Other,
 }
 
@@ -277,6 +281,7 @@ pub enum Table {
 struct Wrote {
     new_jobs: u64,
     known_jobs: u64,
+    keys: u64,
 }
 
 impl<'a> Pipeline<'a> {
@@ -291,20 +296,33 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// Each call is sent when it is first polled, so they go out in order, the COMMIT last.
     async fn commit(mut self) -> Result<Wrote, StoreError> {
         let client = self.client;
         self.calls.push(Box::pin(async move { client.batch_execute("COMMIT").await.map(|()| (Table::Other, 0)) }));
+        self.finish().await
+    }
+
+    /// Each call is sent when it is first polled, so they go out in order.
+    async fn finish(self) -> Result<Wrote, StoreError> {
         let mut wrote = Wrote::default();
         for answer in join_all(self.calls).await {
             match answer? {
                 (Table::NewJobs, rows) => wrote.new_jobs += rows,
                 (Table::KnownJobs, rows) => wrote.known_jobs += rows,
+                (Table::Keys, rows) => wrote.keys += rows,
                 (Table::Other, _) => {}
             }
         }
         Ok(wrote)
     }
+}
+
+/// Writes what a batch has besides jobs, in the transaction that is under way.
+pub async fn add(client: &Client, statements: &RowStatements, batch: Batch) -> Result<(), StoreError> {
+    let commit = Commit { epoch: 0, batch, logs: Vec::new(), aside: Aside::default() };
+    let mut pipeline = Pipeline { client, calls: Vec::new() };
+    rows::send(&mut pipeline, statements, &commit)?;
+    pipeline.finish().await.map(drop)
 }
 
 /// The rows of one statement: not too many, and not too many bytes unless a single row has them.

@@ -3,7 +3,7 @@
 //! A thread of its own copies most of the log while commits go on. What they added meanwhile is little; the writer
 //! copies it between two commits, and as nothing is left then, the next commit begins the log from its start.
 
-use super::{BUSY_TIMEOUT, open_connection};
+use super::{BUSY_TIMEOUT, ahead::Ahead, open_connection};
 use crate::StoreError;
 use rusqlite::{Connection, OpenFlags};
 use std::{
@@ -28,18 +28,20 @@ pub struct Checkpointer {
     copying: bool,
     /// There may be pages in the log.
     dirty: bool,
+    ahead: Ahead,
 }
 
 impl Checkpointer {
     pub fn start(path: &Path) -> Result<Self, StoreError> {
         let connection = open_connection(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let ahead = Ahead::new(path, &connection)?;
         let (orders, inbox) = channel();
         let (outbox, done) = channel();
         let thread = thread::Builder::new()
             .name("store-checkpoint".to_owned())
             .spawn(move || copy_on_order(&connection, &inbox, &outbox))
             .map_err(|error| StoreError::Open(format!("no thread for checkpoints: {error}")))?;
-        Ok(Self { orders: Some(orders), done, thread: Some(thread), copying: false, dirty: true })
+        Ok(Self { orders: Some(orders), done, thread: Some(thread), copying: false, dirty: true, ahead })
     }
 
     /// Whether it wants to be tended soon even if nothing is committed.
@@ -68,6 +70,9 @@ impl Checkpointer {
             self.copying = self.orders.as_ref().is_some_and(|orders| orders.send(()).is_ok());
         }
         self.dirty &= log.pages > 0;
+        if !idle {
+            self.ahead.tend(writer, log.pages)?;
+        }
         Ok(())
     }
 
@@ -77,6 +82,7 @@ impl Checkpointer {
             writer.busy_timeout(Duration::ZERO)?;
             let log = checkpoint(writer, "TRUNCATE");
             writer.busy_timeout(BUSY_TIMEOUT)?;
+            self.ahead.was_truncated();
             self.dirty = log?.pages > 0;
         } else {
             checkpoint(writer, "PASSIVE")?;

@@ -1,6 +1,7 @@
 //! The store in one file. One thread writes, a few connections read, and a third party copies the write-ahead log back
 //! into the file so that neither waits for it.
 
+mod ahead;
 mod checkpoint;
 mod pages;
 mod read;
@@ -10,7 +11,7 @@ mod tests;
 mod write;
 
 use crate::{
-    Answer, AuditFilter, Commit, DeadLetterFilter, DeadLetterPage, DeliveryFilter, ErrorGroup, Filter, JobData,
+    Answer, Aside, AuditFilter, Commit, DeadLetterFilter, DeadLetterPage, DeliveryFilter, ErrorGroup, Filter, JobData,
     Leadership, LogPosition, LogSpan, Page, PlacedBatch, Store, StoreError, migration,
 };
 use hodei_core::{
@@ -31,7 +32,7 @@ use hodei_core::{
     worker::WorkerRecord,
 };
 use read::Readers;
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 use std::{fs::OpenOptions, io, os::unix::fs::OpenOptionsExt, path::Path, sync::Arc, time::Duration};
 use write::{Request, WriterThread};
 
@@ -247,14 +248,38 @@ fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     transaction.execute_batch(
         "CREATE TABLE IF NOT EXISTS schema_migrations (version INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT",
     )?;
-    let applied =
+    let applied: i64 =
         transaction.query_one("SELECT coalesce(max(version), 0) FROM schema_migrations", (), |row| row.get(0))?;
     for step in migration::after(applied)? {
         transaction.execute_batch(step.sqlite)?;
         transaction
             .execute("INSERT INTO schema_migrations (version, name) VALUES (?1, ?2)", (step.version, step.name))?;
     }
+    if migration::is_uncounted(applied) {
+        take_in(&transaction)?;
+    }
     Ok(transaction.commit()?)
+}
+
+/// What only the records say of jobs that were there before.
+fn take_in(transaction: &Transaction) -> Result<(), StoreError> {
+    let mut buffer = Vec::new();
+    let mut write = |batch| {
+        let commit = Commit { epoch: 0, batch, logs: Vec::new(), aside: Aside::default() };
+        rows::write(transaction, &commit, &mut buffer)
+    };
+    let placements: Vec<_> = read::placements(transaction)?.into_iter().flat_map(|batch| batch.placements).collect();
+    let ids: Vec<JobId> = placements.iter().map(|placement| placement.job).collect();
+    write(migration::count_placed(placements, read::jobs(transaction, &ids)?))?;
+    for state in migration::DEAD_STATES {
+        let mut after = Some(JobId::NIL);
+        while let Some(last) = after {
+            let jobs = pages::of_state(transaction, state, last, migration::DEAD_JOBS)?;
+            write(migration::letters_of(&jobs))?;
+            after = jobs.last().map(|job| job.id);
+        }
+    }
+    Ok(())
 }
 
 fn cannot_open(path: &Path, error: StoreError) -> StoreError {

@@ -1,6 +1,6 @@
 //! The reads that give pages of what grows without end. Each looks at a bounded number of rows, or at those it returns.
 
-use super::read::{blob, counts, records, uuid};
+use super::read::{blob, queue_counts, records, uuid};
 use crate::{
     AuditFilter, DeadLetterFilter, DeadLetterPage, DeliveryFilter, ErrorGroup, Filter, Page, StoreError,
     listing::{LOOKS, Span, Walk, Walked, Walker, has_dependents, is_over, made_before, newest_first},
@@ -31,6 +31,8 @@ pub const OF_QUEUE: &str = "
 pub const OVER: &str = "
     SELECT id, CASE WHEN created_at < ?4 THEN record END
     FROM jobs INDEXED BY jobs_state WHERE state = ?1 AND id > ?2 AND id < ?3 ORDER BY id";
+pub const AFTER: &str = "
+    SELECT record FROM jobs INDEXED BY jobs_state WHERE state = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
 // The cross join keeps SQLite from beginning with the jobs.
 pub const UNFINISHED_DEPENDENT: &str = "
     SELECT 1 FROM edges CROSS JOIN jobs ON jobs.id = edges.dependent
@@ -84,7 +86,8 @@ pub const AUDIT_OF_BOTH: &str = "
     WHERE actor = ?3 AND action = ?4 AND number < ?1 ORDER BY number DESC LIMIT ?2";
 
 #[cfg(test)]
-pub const ALL: [&str; 22] = [
+pub const ALL: [&str; 23] = [
+    AFTER,
     EACH_JOB,
     OF_STATE,
     OF_QUEUE,
@@ -113,7 +116,7 @@ pub fn list(connection: &Connection, filter: &Filter, before: Option<JobId>, lim
     if limit == 0 {
         return Ok(Page::default());
     }
-    let counts = if filter.wants_counts() { counts(connection)? } else { Vec::new() };
+    let counts = filter.counted_queue().map_or(Ok(Vec::new()), |queue| queue_counts(connection, queue))?;
     let (walks, span) = (filter.walks(&counts), filter.span(before));
     let looks = LOOKS / walks.len();
     let walked = walks.into_iter().map(|way| walk(connection, filter, way, span, Walker::new(limit, looks)));
@@ -191,6 +194,11 @@ pub fn expired(
     }
     let walked = walker.end();
     Ok((walked.found, walked.stopped))
+}
+
+/// Jobs in this state with ids after `after`, in order.
+pub fn of_state(connection: &Connection, state: StateKind, after: JobId, limit: usize) -> Result<Vec<Job>, StoreError> {
+    records(connection, AFTER, (state_number(state), after.as_bytes(), signed(limit as u64)))
 }
 
 pub fn dead_letters(

@@ -238,6 +238,16 @@ pub fn counts(connection: &Connection) -> Result<Vec<(Arc<str>, StateKind, u64)>
     Ok(counts)
 }
 
+pub fn queue_counts(connection: &Connection, queue: &str) -> Result<Vec<(StateKind, u64)>, StoreError> {
+    let mut statement = connection.prepare_cached("SELECT state, count FROM counts WHERE queue = ?1")?;
+    let mut rows = statement.query((queue,))?;
+    let mut counts = Vec::new();
+    while let Some(row) = rows.next()? {
+        counts.push((state_of(row.get(0)?)?, unsigned(row.get(1)?)));
+    }
+    Ok(counts)
+}
+
 pub fn schedules(connection: &Connection) -> Result<Vec<(ScheduleRecord, Vec<u8>)>, StoreError> {
     let mut statement = connection.prepare("SELECT record, payload FROM schedules ORDER BY id")?;
     let mut rows = statement.query(())?;

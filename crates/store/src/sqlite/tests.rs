@@ -55,6 +55,33 @@ fn a_newer_schema_is_refused() {
 }
 
 #[tokio::test]
+async fn an_old_database_comes_up() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("hodei.db");
+    let old = Connection::open(&path).expect("open");
+    old.execute_batch("CREATE TABLE schema_migrations (version INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT")
+        .expect("table");
+    for step in &migration::ALL[..2] {
+        old.execute_batch(step.sqlite).expect(step.name);
+        old.execute("INSERT INTO schema_migrations VALUES (?1, ?2)", (step.version, step.name)).expect("version");
+    }
+    for row in conformance::old_rows() {
+        let job = row.columns();
+        let sql = "INSERT INTO jobs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+        let key = (job.id, job.state, job.queue, job.class, job.priority);
+        let row = (key.0, key.1, key.2, key.3, key.4, job.seq, job.due_at, job.created_at, &row.record);
+        old.execute(sql, row).expect("row");
+    }
+    old.execute("INSERT INTO placements VALUES (1, 5, ?1)", (conformance::old_placements(),)).expect("placements");
+    drop(old);
+    for _ in 0..2 {
+        drop(Sqlite::open(&path).expect("open"));
+    }
+    let store: Arc<dyn Store> = Arc::new(Sqlite::open(&path).expect("open"));
+    conformance::check_old_database(&store).await;
+}
+
+#[tokio::test]
 async fn what_was_committed_is_there_after_a_restart() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("hodei.db");
@@ -87,6 +114,28 @@ fn a_full_disk_fails_one_commit_whole_and_the_next_may_pass() {
     writer.connection().query_one(&limit(1 << 30), (), |_| Ok(())).expect("limit");
     writer.commit(&large).expect("the same commit again");
     assert_eq!(pages::list(writer.connection(), &Filter::default(), None, 9_999).expect("list").jobs.len(), 1_999);
+}
+
+/// Commits find room in the log, so that a sync need not make the file longer.
+#[tokio::test]
+async fn the_log_is_longer_than_it_needs_to_be() {
+    let folder = tempfile::tempdir().expect("folder");
+    let store: Arc<dyn Store> = Arc::new(Sqlite::open(folder.path().join("hodei.db")).expect("open"));
+    let mut leader = Leader::of(&store).await;
+    let log = || std::fs::metadata(folder.path().join("hodei.db-wal")).expect("log").len();
+    let chunk =
+        |first| LogChunk { job: job_id(1), execution: ExecutionId::NIL, first, count: 1, data: vec![1; 100].into() };
+    let mut lengths = Vec::new();
+    for first in 0..100 {
+        leader.commit(Batch::default(), vec![chunk(first)]).await;
+        // The writer lengthens it after it has answered, and takes the next commit after that.
+        lengths.push(log());
+    }
+    let changes = lengths.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!(changes <= 10, "{changes} of 100 commits made it longer: {lengths:?}");
+    let read =
+        store.logs(job_id(1), LogPosition { execution: ExecutionId::NIL, entry: 0 }, 1 << 20).await.expect("logs");
+    assert_eq!(read.len(), 100);
 }
 
 /// The log must not grow without end under load, and be given back when there is none.

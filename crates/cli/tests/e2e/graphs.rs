@@ -1,0 +1,216 @@
+//! Jobs that depend on each other.
+
+use crate::{
+    client::{Client, shell},
+    cluster::Cluster,
+    process::{until, until_true},
+};
+use hodei_api::v1::{self, JobState, OnDependencyFailure};
+use serde_json::json;
+use tonic::Code;
+
+/// A job with a name that others know it by.
+fn named(name: &str, after: &[&str], script: &str) -> v1::JobSpec {
+    v1::JobSpec {
+        name: name.into(),
+        local_name: name.into(),
+        depends_on: after.iter().map(|name| (*name).into()).collect(),
+        ..once(shell(script))
+    }
+}
+
+fn once(spec: v1::JobSpec) -> v1::JobSpec {
+    v1::JobSpec { retry: Some(v1::RetryPolicy { max_attempts: Some(1), ..Default::default() }), ..spec }
+}
+
+fn policy(spec: v1::JobSpec, policy: OnDependencyFailure) -> v1::JobSpec {
+    v1::JobSpec { on_dependency_failure: policy.into(), ..spec }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_graph_from_a_file_runs_in_order_and_passes_results_on() {
+    let cluster = Cluster::up(&["--slots", "4"]).await;
+    let order = cluster.home.path("order");
+    let note = |name: &str| format!("echo {name} >> {}", order.display());
+    let yaml = format!(
+        "defaults: {{queue: etl}}
+jobs:
+  load:
+    depends_on: [left, right]
+    shell: {{program: sh, args: [-c, '{}; cat $HODEI_DEPENDENCIES']}}
+  extract: {{shell: {{program: sh, args: [-c, '{}; echo 7 > $HODEI_RESULT']}}}}
+  left: {{depends_on: [extract], shell: {{program: sh, args: [-c, '{}; echo 1 > $HODEI_RESULT']}}}}
+  right: {{depends_on: [extract], shell: {{program: sh, args: [-c, '{}']}}}}
+",
+        note("load"),
+        note("extract"),
+        note("side"),
+        note("side"),
+    );
+    let file = cluster.home.write("graph.yaml", yaml);
+    let ran = cluster.hodei(&["job", "submit", "-f", &file.display().to_string(), "--json"]).await.ok();
+    let ids = ran.json()["jobs"].clone();
+    let id = |name: &str| ids[name].as_str().expect("an id").to_owned();
+    assert_eq!(cluster.ended(&id("load")).await.state(), JobState::Succeeded);
+    assert_eq!(cluster.home.read("order").split_whitespace().collect::<Vec<_>>(), ["extract", "side", "side", "load"]);
+    let printed = cluster.hodei(&["logs", &id("load")]).await.ok();
+    let left: serde_json::Value = serde_json::from_str(printed.text()).expect("JSON");
+    let wanted = json!([
+        { "id": id("left"), "name": "left", "result": 1 },
+        { "id": id("right"), "name": "right", "result": null },
+    ]);
+    assert_eq!(left, wanted);
+    assert_eq!(cluster.job(&id("load")).await.spec.expect("a spec").queue, "etl");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_follows_a_failed_dependency_is_as_asked() {
+    let cluster = Cluster::up(&["--slots", "4"]).await;
+    let mended = cluster.home.path("mended");
+    let jobs = vec![
+        named("bad", &[], &format!("test -e {}", mended.display())),
+        named("cancels", &["bad"], "true"),
+        named("follows", &["cancels"], "true"),
+        policy(named("waits", &["bad"], "true"), OnDependencyFailure::Wait),
+        policy(named("runs", &["bad"], "true"), OnDependencyFailure::Run),
+    ];
+    let ids = cluster.queue_all(jobs).await.expect("a graph");
+    let [bad, cancels, follows, waits, runs] = &ids[..] else { panic!("five jobs") };
+    assert_eq!(cluster.ended(bad).await.state(), JobState::Failed);
+    assert_eq!(cluster.ended(runs).await.state(), JobState::Succeeded);
+    let cancelled = cluster.ended(cancels).await;
+    assert_eq!(cancelled.state(), JobState::Cancelled);
+    assert_eq!(cancelled.cancel_reason, Some(format!("{bad}, which it depends on, has failed")));
+    assert_eq!(cluster.ended(follows).await.state(), JobState::Cancelled);
+    let waiting = cluster.job(waits).await;
+    assert_eq!((waiting.state(), waiting.dependencies_left), (JobState::Waiting, 1));
+    assert_eq!(waiting.waiting_reason, "waits for 1 job that it depends on");
+
+    // A replay frees the one that waits, and a cancelled one that is tried again waits for what it needs.
+    cluster.home.write("mended", "");
+    assert_eq!(cluster.hodei(&["job", "retry", follows]).await.ok().text().trim(), "waiting");
+    assert_eq!(cluster.hodei(&["dlq", "replay", bad]).await.ok().text().trim(), "replayed 1");
+    assert_eq!(cluster.ended(waits).await.state(), JobState::Succeeded);
+    assert_eq!(cluster.job(follows).await.state(), JobState::Waiting);
+    cluster.hodei(&["job", "retry", cancels]).await.ok();
+    assert_eq!(cluster.ended(follows).await.state(), JobState::Succeeded);
+    assert_eq!(cluster.job(runs).await.attempt, 1, "what ran already does not run again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_graph_that_makes_no_sense_is_refused_whole() {
+    let cluster = Cluster::start().await;
+    let refused = async |jobs: Vec<v1::JobSpec>| {
+        let status = cluster.queue_all(jobs).await.expect_err("must be refused");
+        assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+        status.message().to_owned()
+    };
+    let cycle = vec![named("a", &["c"], "true"), named("b", &["a"], "true"), named("c", &["b"], "true")];
+    assert!(refused(cycle).await.contains("depends on itself through others"));
+    let own = refused(vec![named("x", &[], "true"), named("a", &["a"], "true")]).await;
+    assert_eq!(own, "jobs[1].depends_on: 'a' depends on itself");
+    let odd = refused(vec![named("a", &["nobody"], "true")]).await;
+    assert!(odd.starts_with("jobs[0].depends_on: 'nobody' is neither a job id"), "{odd}");
+    let twice = refused(vec![named("a", &[], "true"), named("a", &[], "true")]).await;
+    assert!(twice.starts_with("jobs[1].local_name: 'a' is the name of another job"), "{twice}");
+    let unknown = "01890000-0000-7000-8000-000000000000";
+    assert_eq!(refused(vec![named("a", &[unknown], "true")]).await, format!("depends_on: there is no job {unknown}"));
+    assert_eq!(cluster.list().await, Vec::new(), "nothing was stored");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chain_and_a_fan_of_thousands_end() {
+    const LENGTH: usize = 2000;
+    let cluster = Cluster::start().await;
+    let worker = cluster.sdk_noop("chain").await;
+    let task = |name: String, after: Vec<String>| v1::JobSpec {
+        local_name: name.clone(),
+        depends_on: after,
+        name,
+        work: Some(v1::Work {
+            kind: Some(v1::work::Kind::Task(v1::TaskWork { r#type: "nothing".into(), payload: Vec::new() })),
+        }),
+        ..Default::default()
+    };
+    let link = |n: usize| task(format!("c{n}"), if n == 0 { Vec::new() } else { vec![format!("c{}", n - 1)] });
+    let chain = cluster.queue_all((0..LENGTH).map(link).collect()).await.expect("a chain");
+    let mut fan: Vec<v1::JobSpec> = (0..LENGTH).map(|n| task(format!("f{n}"), Vec::new())).collect();
+    fan.push(task("all".into(), (0..LENGTH).map(|n| format!("f{n}")).collect()));
+    let fan = cluster.queue_all(fan).await.expect("a fan");
+    assert_eq!(cluster.ended(&chain[LENGTH - 1]).await.state(), JobState::Succeeded);
+    assert_eq!(cluster.ended(&fan[LENGTH]).await.state(), JobState::Succeeded);
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_graph_survives_its_server() {
+    let mut cluster = Cluster::start().await;
+    let _worker = cluster.worker("steady", &["--slots", "4"]).await;
+    let ran = cluster.home.path("ran");
+    let script = |name: &str| format!("echo {name} >> {}; sleep 0.05", ran.display());
+    let jobs = (0..40).map(|n: usize| {
+        let after: Vec<String> =
+            [1, 3].iter().filter(|back| n >= **back).map(|back| format!("j{}", n - back)).collect();
+        let after: Vec<&str> = after.iter().map(String::as_str).collect();
+        named(&format!("j{n}"), &after, &script(&format!("j{n}")))
+    });
+    let ids = cluster.queue_all(jobs.collect()).await.expect("a graph");
+    for lines in [3, 12, 25] {
+        until_true("some have run", || cluster.home.read("ran").lines().count() >= lines).await;
+        cluster.crash_server().await;
+        cluster.start_server().await;
+    }
+    let client: &Client = &cluster;
+    assert_eq!(client.ended(&ids[39]).await.state(), JobState::Succeeded);
+    let order: Vec<String> = cluster.home.read("ran").lines().map(str::to_owned).collect();
+    let mut first: Vec<&String> = Vec::new();
+    order.iter().for_each(|name| {
+        if !first.contains(&name) {
+            first.push(name)
+        }
+    });
+    let wanted: Vec<String> = (0..40).map(|n| format!("j{n}")).collect();
+    assert_eq!(first, wanted.iter().collect::<Vec<_>>(), "none began before what it depends on had ended");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_is_one_job_however_often_it_is_submitted() {
+    let mut cluster = Cluster::start().await;
+    let submit = async |cluster: &Cluster, key: &str| {
+        let ran = cluster.hodei(&["job", "submit", "--key", key, "--", "true"]).await.ok();
+        ran.text().trim().to_owned()
+    };
+    let first = submit(&cluster, "invoice-7").await;
+    assert_eq!(submit(&cluster, "invoice-7").await, first);
+    assert_ne!(submit(&cluster, "invoice-8").await, first);
+    cluster.crash_server().await;
+    cluster.start_server().await;
+    assert_eq!(submit(&cluster, "invoice-7").await, first);
+    let both = vec![
+        v1::JobSpec { idempotency_key: "invoice-7".into(), ..shell("true") },
+        v1::JobSpec { idempotency_key: "invoice-9".into(), ..shell("true") },
+        v1::JobSpec { idempotency_key: "invoice-9".into(), ..shell("true") },
+    ];
+    let answer = cluster.jobs().queue_jobs(v1::QueueJobsRequest { jobs: both }).await.expect("taken").into_inner();
+    assert_eq!(answer.existed, [0, 2]);
+    assert_eq!(answer.job_ids[0], first);
+    assert_eq!(answer.job_ids[1], answer.job_ids[2]);
+    assert_eq!(cluster.list().await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_jobs_come_from_lines_of_json_and_a_wrong_line_is_named() {
+    let cluster = Cluster::start().await;
+    let lines: String =
+        (0..2500).map(|n| format!("{{\"name\": \"n{n}\", \"shell\": {{\"program\": \"true\"}}}}\n")).collect();
+    let file = cluster.home.write("jobs.jsonl", &lines);
+    let ran = cluster.hodei(&["job", "submit", "-f", &file.display().to_string(), "--json"]).await.ok();
+    assert_eq!(ran.json(), json!({ "stored": 2500, "existed": 0 }));
+    assert_eq!(cluster.list().await.len(), 2500);
+    let odd = format!("{}{{\"shel\": 1}}\n", lines.lines().take(3).map(|line| format!("{line}\n")).collect::<String>());
+    let file = cluster.home.write("odd.jsonl", odd);
+    let ran = cluster.hodei(&["job", "submit", "-f", &file.display().to_string()]).await;
+    assert_eq!(ran.code, 125, "{ran:?}");
+    assert!(ran.stderr.contains("line 4: shel: there is no such field"), "{ran:?}");
+    until("the three before it are stored", || async { (cluster.list().await.len() == 2503).then_some(()) }).await;
+}
