@@ -67,7 +67,7 @@ impl AccessService for Service {
     }
 }
 
-pub(crate) fn page_token(token: &str) -> Result<Option<u64>, Invalid> {
+fn page_token(token: &str) -> Result<Option<u64>, Invalid> {
     let bad = |_| Invalid::new("page_token", "is not a token that this server gave");
     if token.is_empty() { Ok(None) } else { token.parse().map(Some).map_err(bad) }
 }
