@@ -4,6 +4,7 @@ mod access;
 mod jobs;
 mod queues;
 mod stream;
+mod webhooks;
 mod workers;
 
 pub use access::{api_token_to_wire, audit_to_wire, optional_length, role_from_wire, role_to_wire};
@@ -18,4 +19,5 @@ pub use queues::{
 pub use stream::{
     MAX_RESULT, cut, events_from_wire, events_to_wire, from_server, from_worker, run, to_server, to_worker,
 };
+pub use webhooks::{delivery_id, delivery_state, delivery_to_wire};
 pub use workers::{info_from_wire, info_to_wire, view_to_wire};

@@ -3,7 +3,7 @@
 use crate::values::{self, Cores};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use hodei_core::time::Millis;
+use hodei_core::{spec::Secret, time::Millis};
 use std::{net::SocketAddr, path::PathBuf};
 
 /// Runs work: takes jobs, decides when and where each one runs, streams what they print, and loses nothing.
@@ -76,6 +76,9 @@ pub enum Command {
     Token(TokenCommand),
     /// Show who did what, newest first.
     Audit(AuditArgs),
+    /// What was told to whom when jobs ended.
+    #[command(subcommand)]
+    Webhook(WebhookCommand),
     /// Print the default configuration with its documentation.
     Config,
     /// Print completions for a shell.
@@ -153,6 +156,12 @@ pub struct JobArgs {
     /// Memory to reserve, such as 512MiB.
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub memory: Option<u64>,
+    /// Where to tell that it has ended: a POST that is signed as Standard Webhooks describes.
+    #[arg(long, value_name = "URL")]
+    pub webhook: Option<String>,
+    /// The environment variable with the secret that its webhook is signed with (whsec_…); the server's own by default.
+    #[arg(long, value_name = "NAME", requires = "webhook", value_parser = values::secret_variable)]
+    pub webhook_secret: Option<Secret>,
     /// Run this script instead of a command; '-' reads it from standard input.
     #[arg(long, value_name = "FILE|-", conflicts_with = "command")]
     pub script: Option<PathBuf>,
@@ -319,14 +328,14 @@ pub enum QueueCommand {
 #[group(required = true, multiple = true)]
 pub struct QueueSettingsArgs {
     /// Starts in a span of time, such as 100/1m.
-    #[arg(long, value_name = "N/TIME", value_parser = values::rate)]
-    pub rate: Option<Option<values::Rate>>,
+    #[arg(long, value_name = "N/TIME", value_parser = values::optional_rate)]
+    pub rate: Option<values::Setting<values::Rate>>,
     /// Jobs at one time.
     #[arg(long, value_name = "N", value_parser = values::optional_count)]
-    pub concurrency: Option<Option<i32>>,
+    pub concurrency: Option<values::Setting<i32>>,
     /// A job that has waited this long counts as one priority higher.
     #[arg(long, value_name = "TIME", value_parser = values::optional_length)]
-    pub ageing: Option<Option<Millis>>,
+    pub ageing: Option<values::Setting<Millis>>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -493,6 +502,32 @@ pub struct WorkerArgs {
     /// Memory that jobs may reserve; what the machine has by default.
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub memory: Option<u64>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum WebhookCommand {
+    /// List deliveries, newest first.
+    List {
+        /// Only of this job.
+        #[arg(long, value_name = "ID")]
+        job: Option<String>,
+        /// Only in this state.
+        #[arg(long, value_enum)]
+        state: Option<DeliveryStateArg>,
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        limit: u32,
+    },
+    /// Send a delivery again now, whatever became of it.
+    Redeliver { id: String },
+    /// Show the secret that the server of the data folder signs with.
+    Secret,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum DeliveryStateArg {
+    Pending,
+    Delivered,
+    Failed,
 }
 
 #[derive(Debug, Subcommand)]

@@ -12,4 +12,5 @@ pub mod run;
 pub mod serve;
 pub mod spec;
 pub mod token;
+pub mod webhook;
 pub mod worker;

@@ -7,7 +7,7 @@ mod exit;
 mod folder;
 mod output;
 
-use args::{Cli, Command, JobCommand, WorkerCommand};
+use args::{Cli, Command, JobCommand, WebhookCommand, WorkerCommand};
 use clap::{CommandFactory, Parser};
 use client::Client;
 use hodei::{
@@ -68,6 +68,7 @@ async fn dispatch(common: args::Common, config: Config, command: Command) -> any
         Command::Up(args) => return commands::serve::up(&common, &config, args).await,
         Command::Server(args) => return commands::serve::server(&common, &config, args).await,
         Command::Worker(WorkerCommand::Run(args)) => return commands::worker::run(&common, &config, args).await,
+        Command::Webhook(WebhookCommand::Secret) => return commands::webhook::secret(&common, &config),
         _ => {}
     }
     let mut client = Client::connect(&common, &config).await?;
@@ -93,9 +94,14 @@ async fn dispatch(common: args::Common, config: Config, command: Command) -> any
         Command::Worker(WorkerCommand::Drain { id }) => commands::worker::drain(&mut client, id, json).await,
         Command::Token(command) => commands::token::run(&mut client, command, json).await,
         Command::Audit(args) => commands::audit::run(&mut client, args, json).await,
+        Command::Webhook(WebhookCommand::List { job, state, limit }) => {
+            commands::webhook::list(&mut client, job, state, limit, json).await
+        }
+        Command::Webhook(WebhookCommand::Redeliver { id }) => commands::webhook::redeliver(&mut client, id, json).await,
         Command::Up(_)
         | Command::Server(_)
         | Command::Worker(WorkerCommand::Run(_))
+        | Command::Webhook(WebhookCommand::Secret)
         | Command::Config
         | Command::Completions { .. }
         | Command::Guardian => Ok(exit::OK),

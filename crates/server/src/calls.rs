@@ -5,6 +5,7 @@ mod access;
 mod dead_letters;
 mod jobs;
 mod queues;
+mod webhooks;
 
 pub use dead_letters::Which;
 pub use jobs::Submitted;

@@ -11,6 +11,7 @@ use crate::{
     logs::Logs,
     options::Options,
     watch::Watches,
+    webhooks::Outbox,
 };
 use futures::future::{BoxFuture, FutureExt};
 use hodei_api::convert;
@@ -38,7 +39,7 @@ use std::{
     time::{Duration, Instant},
 };
 use thiserror::Error;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Inputs that one batch may take.
 const BATCH_INPUTS: usize = 16_384;
@@ -65,22 +66,6 @@ const LAST_PATIENCE: Duration = Duration::from_secs(10);
 pub struct Engine {
     inbox: mpsc::UnboundedSender<Message>,
     shared: Arc<Shared>,
-}
-
-/// Wakes whoever delivers webhooks.
-#[derive(Debug, Default)]
-pub struct Outbox(Notify);
-
-impl Outbox {
-    pub fn notify_if(&self, something: bool) {
-        if something {
-            self.0.notify_one();
-        }
-    }
-
-    pub async fn notified(&self) {
-        self.0.notified().await;
-    }
 }
 
 /// What the doors may use without going through the loop.

@@ -22,6 +22,7 @@ mod secrets;
 mod server;
 pub mod tls;
 mod watch;
+pub mod webhooks;
 
 pub use options::Options;
 pub use server::{Server, ServerError};

@@ -1,5 +1,6 @@
 //! Jobs: specs in both directions, whole jobs out.
 
+use super::webhooks::shown;
 use crate::v1;
 use hodei_core::{
     id::{ExecutionId, JobId, WorkerId},
@@ -108,9 +109,15 @@ fn webhook_from_wire(wire: v1::Webhook) -> Webhook {
     Webhook { url: wire.url, secret: (!wire.secret.is_empty()).then_some(Secret(wire.secret)) }
 }
 
-fn webhook_to_wire(webhook: &Webhook) -> v1::Webhook {
-    let secret = webhook.secret.as_ref().map_or("", |_| MASKED).to_owned();
-    v1::Webhook { url: webhook.url.clone(), secret }
+/// What is shown has no credentials in its address either.
+fn webhook_to_wire(webhook: &Webhook, in_full: bool) -> v1::Webhook {
+    let secret = webhook.secret.as_ref();
+    match in_full {
+        true => {
+            v1::Webhook { url: webhook.url.clone(), secret: secret.map(|secret| secret.0.clone()).unwrap_or_default() }
+        }
+        false => v1::Webhook { url: shown(&webhook.url), secret: secret.map_or("", |_| MASKED).to_owned() },
+    }
 }
 
 /// A name that is always valid: whatever is wrong with the program must not be blamed on a name that nobody gave.
@@ -269,7 +276,7 @@ pub fn spec_to_wire(spec: &JobSpec, for_worker: bool) -> v1::JobSpec {
         on_dependency_failure: on_failure_to_wire(spec.on_dependency_failure).into(),
         idempotency_key: spec.idempotency_key.clone().unwrap_or_default(),
         concurrency: spec.concurrency.as_ref().map(concurrency_to_wire),
-        webhook: spec.webhook.as_ref().map(webhook_to_wire),
+        webhook: spec.webhook.as_ref().map(|webhook| webhook_to_wire(webhook, for_worker)),
     }
 }
 

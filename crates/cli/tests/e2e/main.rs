@@ -19,4 +19,5 @@ mod queues;
 mod run;
 mod submit;
 mod tasks;
+mod webhooks;
 mod workers;

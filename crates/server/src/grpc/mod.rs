@@ -8,6 +8,7 @@ mod events;
 pub(crate) mod jobs;
 pub(crate) mod logs;
 mod queues;
+mod webhooks;
 
 use crate::{
     access::{Actor, Denied, Peer, Visit, bearer, of_method},
@@ -58,6 +59,7 @@ pub async fn services(
         event_service_server::EventServiceServer as Events,
         job_execution_service_server::JobExecutionServiceServer as Jobs,
         log_stream_service_server::LogStreamServiceServer as Logs, queue_service_server::QueueServiceServer as Queues,
+        webhook_service_server::WebhookServiceServer as Webhooks,
         worker_admin_service_server::WorkerAdminServiceServer as Admin,
         worker_agent_service_server::WorkerAgentServiceServer as Agents,
     };
@@ -67,6 +69,7 @@ pub async fn services(
     health.set_serving::<Logs<logs::Service>>().await;
     health.set_serving::<Agents<agents::Service>>().await;
     health.set_serving::<Admin<admin::Service>>().await;
+    health.set_serving::<Webhooks<webhooks::Service>>().await;
     health.set_serving::<Queues<queues::Service>>().await;
     health.set_serving::<DeadLetters<dead_letters::Service>>().await;
     health.set_serving::<Events<events::Service>>().await;
@@ -82,6 +85,7 @@ pub async fn services(
         .add_service(reflection)
         .add_service(Jobs::new(jobs).max_decoding_message_size(MAX_REQUEST).max_encoding_message_size(MAX_REQUEST))
         .add_service(Logs::new(logs))
+        .add_service(Webhooks::new(webhooks::Service { calls: calls.clone() }))
         .add_service(Queues::new(queues::Service { calls: calls.clone() }))
         .add_service(DeadLetters::new(dead_letters::Service { calls: calls.clone() }))
         .add_service(Events::new(events))
