@@ -87,7 +87,6 @@ impl Client {
     /// A client of the server at this address, such as `http://127.0.0.1:7070`. It connects with its first submission, and
     /// again after the connection broke. Call it where a tokio runtime is.
     pub fn connect(server: impl Into<String>) -> Result<Self, ClientError> {
-        let server = server.into();
         Self::to(server.into(), None)
     }
 
