@@ -1,5 +1,6 @@
 //! One file per command, or per group of commands.
 
+pub mod audit;
 pub mod dlq;
 pub mod events;
 pub mod file;

@@ -122,6 +122,11 @@ pub struct Server {
     pub database_url: String,
     pub grpc: SocketAddr,
     pub http: SocketAddr,
+    pub tls_cert: String,
+    pub tls_key: String,
+    pub tls_self_signed: bool,
+    pub tls_names: Vec<String>,
+    pub insecure: bool,
     #[serde(deserialize_with = "values::length_field")]
     pub lease: Millis,
     #[serde(deserialize_with = "values::length_field")]

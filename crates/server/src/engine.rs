@@ -4,6 +4,7 @@
 //! sync of the disk is shared by thousands of jobs; when idle a single job pays for one.
 
 use crate::{
+    access::Access,
     clock,
     dispatch::{self, Links, Parcel, Parcels, Payloads},
     events::Events,
@@ -77,6 +78,7 @@ pub struct Shared {
     pub events: Events,
     /// Told when there is something to deliver.
     pub outbox: Outbox,
+    pub access: Access,
     room: Arc<Semaphore>,
     /// The last commit failed, or has been under way for too long.
     stalled: AtomicBool,
@@ -145,6 +147,7 @@ impl Engine {
         options: Options,
     ) -> Result<(Self, BoxFuture<'static, LoopEnd>), StoreError> {
         let brain = load(&*store, &options).await?;
+        let access = Access::new(store.api_tokens().await?);
         let (inbox, messages) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             store: Arc::clone(&store),
@@ -153,6 +156,7 @@ impl Engine {
             watches: Watches::default(),
             events: Events::default(),
             outbox: Outbox::default(),
+            access,
             room: Arc::new(Semaphore::new(INBOX_KIB)),
             stalled: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -685,8 +689,20 @@ impl Loop {
         for effect in effects {
             let Effect::Answer { caller, answer } = effect else { continue };
             if let Some(line) = self.callers.get_mut(caller).and_then(|waiting| waiting.audit.take()) {
-                let outcome = answer.as_ref().map_or_else(Refusal::to_string, |_| "ok".to_owned());
-                self.aside.audit.push(AuditEntry { outcome, ..line });
+                match answer {
+                    Ok(Answer::Existed(places)) if !places.is_empty() => {
+                        let existed: Vec<String> = places.iter().map(|(_, id)| id.to_string()).collect();
+                        let outcome = format!("ok, {} existed already", existed.join(" "));
+                        add_line(&mut self.aside.audit, AuditEntry { outcome, ..line });
+                    }
+                    Ok(_) => add_line(&mut self.aside.audit, AuditEntry { outcome: "ok".to_owned(), ..line }),
+                    // Whoever guesses must not be able to fill the log; the door counts these.
+                    Err(Refusal::Token(_)) => {}
+                    Err(refusal) => {
+                        let outcome = format!("refused: {refusal}");
+                        add_line(&mut self.aside.audit, AuditEntry { outcome, ..line });
+                    }
+                }
             }
         }
     }
@@ -872,6 +888,23 @@ impl Loop {
             self.land();
         }
         Ok(())
+    }
+}
+
+/// Calls of one actor that did the same and share a commit share a line, too, which names all that they did it to: under load
+/// a line for each would cost as much as the work itself.
+fn add_line(lines: &mut Vec<AuditEntry>, line: AuditEntry) {
+    const LONGEST: usize = 4096;
+    let alike = |last: &&mut AuditEntry| {
+        (&last.actor, &last.peer, &last.action, &last.outcome) == (&line.actor, &line.peer, &line.action, &line.outcome)
+            && last.subject.len() + line.subject.len() < LONGEST
+    };
+    match lines.last_mut().filter(alike) {
+        Some(last) => {
+            last.subject.push(' ');
+            last.subject.push_str(&line.subject);
+        }
+        None => lines.push(line),
     }
 }
 

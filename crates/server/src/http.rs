@@ -1,7 +1,7 @@
 //! Health and readiness for probes.
 
-use crate::engine::Engine;
-use axum::{Json, Router, extract::State, http::StatusCode, routing::get};
+use crate::{access, engine::Engine};
+use axum::{Json, Router, extract::State, http::StatusCode, middleware::from_fn_with_state, routing::get};
 use hodei_store::Filter;
 use serde_json::{Value, json};
 use std::{sync::atomic::Ordering, time::Duration};
@@ -16,6 +16,7 @@ pub fn routes(engine: Engine) -> Router {
         .route("/health/live", get(live))
         .route("/ready", get(ready))
         .route("/health/ready", get(ready))
+        .layer(from_fn_with_state(engine.clone(), access::http_layer))
         .with_state(engine)
 }
 

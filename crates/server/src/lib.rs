@@ -3,6 +3,7 @@
 //! [`engine`] is the loop. [`grpc`] and [`http`] are the doors; they change nothing themselves, they hand commands to the
 //! engine and read from the store. [`listen`] decides who may knock.
 
+mod access;
 mod calls;
 mod clock;
 mod context;
@@ -19,6 +20,7 @@ mod maintenance;
 mod options;
 mod secrets;
 mod server;
+pub mod tls;
 mod watch;
 pub mod webhooks;
 

@@ -25,7 +25,7 @@ pub async fn run(common: &Common, config: &Config, args: WorkerArgs) -> Result<u
     super::serve::log_to_stderr();
     let target = match common.server.as_deref().unwrap_or(&config.connect) {
         "" => bail!("a worker needs a server: give its address with --server or HODEI_SERVER"),
-        url => Target::parse(url)?,
+        url => Target::parse(url, common)?,
     };
     let folder = config.data_folder(common.data.as_deref())?.join(FOLDER);
     let connect = move || {

@@ -1,6 +1,7 @@
 //! The whole system as people meet it: the real program, real servers, workers and jobs as processes of their own, ended
 //! in every way that processes end.
 
+mod access;
 mod client;
 mod cluster;
 mod crash;

@@ -70,7 +70,7 @@ impl Calls {
     async fn put_schedule(&self, record: ScheduleRecord, job: ScheduledJob) -> Result<ScheduleView, Problem> {
         let (schedule, weight) = (record.id, 512 + job.payload.len());
         let order = ScheduleOrder::Put { record: Box::new(record), job };
-        self.engine.call(weight, |caller| Input::SetSchedule { caller, schedule, order }).await?;
+        self.act(schedule, weight, |caller| Input::SetSchedule { caller, schedule, order }).await?;
         self.schedule(schedule.to_string()).await
     }
 
@@ -99,7 +99,7 @@ impl Calls {
 
     async fn order(&self, named: String, order: ScheduleOrder) -> Result<(ScheduleId, Answer), Problem> {
         let schedule = self.schedule(named).await?.record.id;
-        let answer = self.engine.call(0, |caller| Input::SetSchedule { caller, schedule, order }).await?;
+        let answer = self.act(schedule, 0, |caller| Input::SetSchedule { caller, schedule, order }).await?;
         Ok((schedule, answer))
     }
 
@@ -164,7 +164,7 @@ impl Backfill {
         let order = ScheduleOrder::Backfill { ticks };
         let weight = 512 * self.step;
         let input = |caller| Input::SetSchedule { caller, schedule, order };
-        let Answer::Count(made) = self.calls.engine.call(weight, input).await? else {
+        let Answer::Count(made) = self.calls.act(schedule, weight, input).await? else {
             return Err(Problem::Internal("the brain answered something else".into()));
         };
         self.filled.made += made;

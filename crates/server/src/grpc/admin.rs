@@ -1,7 +1,7 @@
 //! WorkerAdminService: what operators do with workers.
 
 use super::{invalid, refused};
-use crate::{clock, engine::Engine, secrets};
+use crate::{calls::Calls, clock, secrets};
 use hodei_api::{
     convert,
     v1::{self, worker_admin_service_server::WorkerAdminService},
@@ -13,7 +13,7 @@ use uuid::Uuid;
 const LONGEST_TTL: Millis = Millis::seconds(24 * 3600);
 
 pub struct Service {
-    pub engine: Engine,
+    pub calls: Calls,
 }
 
 #[tonic::async_trait]
@@ -22,6 +22,7 @@ impl WorkerAdminService for Service {
         &self,
         request: Request<v1::CreateWorkerTokenRequest>,
     ) -> Result<Response<v1::CreateWorkerTokenResponse>, Status> {
+        let calls = self.calls.by(request.extensions());
         let v1::CreateWorkerTokenRequest { worker_id, ttl_ms } = request.into_inner();
         let worker = match worker_id.as_str() {
             "" => WorkerId(Uuid::now_v7()),
@@ -31,8 +32,7 @@ impl WorkerAdminService for Service {
         let token = secrets::new_token();
         let expires_at = clock::now().wall + ttl;
         let stored = WorkerToken { hash: secrets::hash(&token), worker, expires_at, used_by: None };
-        self.engine.call(0, |caller| Input::CreateToken { caller, token: stored }).await.map_err(refused)?;
-        tracing::info!(target: "audit", %worker, "a worker token was made");
+        calls.act(worker, 0, |caller| Input::CreateToken { caller, token: stored }).await.map_err(refused)?;
         let worker_id = worker.to_string();
         Ok(Response::new(v1::CreateWorkerTokenResponse { token, worker_id, expires_at_ms: expires_at.0 }))
     }
@@ -41,7 +41,7 @@ impl WorkerAdminService for Service {
         &self,
         _: Request<v1::ListWorkersRequest>,
     ) -> Result<Response<v1::ListWorkersResponse>, Status> {
-        let views = self.engine.workers().await.map_err(refused)?;
+        let views = self.calls.engine.workers().await.map_err(refused)?;
         Ok(Response::new(v1::ListWorkersResponse { workers: views.iter().map(convert::view_to_wire).collect() }))
     }
 
@@ -49,9 +49,9 @@ impl WorkerAdminService for Service {
         &self,
         request: Request<v1::DrainWorkerRequest>,
     ) -> Result<Response<v1::DrainWorkerResponse>, Status> {
+        let calls = self.calls.by(request.extensions());
         let worker = convert::worker_id(&request.into_inner().worker_id).map_err(invalid)?;
-        self.engine.call(0, |caller| Input::Drain { caller, worker }).await.map_err(refused)?;
-        tracing::info!(target: "audit", %worker, "a worker was told to drain");
+        calls.act(worker, 0, |caller| Input::Drain { caller, worker }).await.map_err(refused)?;
         Ok(Response::new(v1::DrainWorkerResponse {}))
     }
 }
@@ -59,7 +59,7 @@ impl WorkerAdminService for Service {
 impl Service {
     fn ttl(&self, ms: i64) -> Result<Millis, Invalid> {
         match u64::try_from(ms) {
-            Ok(0) => Ok(self.engine.shared().options.token_ttl),
+            Ok(0) => Ok(self.calls.engine.shared().options.token_ttl),
             Ok(ms) if Millis(ms) <= LONGEST_TTL => Ok(Millis(ms)),
             _ => Err(Invalid::new("ttl_ms", "must be between 1 ms and 24 hours; zero for the default")),
         }
