@@ -2,7 +2,9 @@
 
 mod jobs;
 mod queues;
+mod schedules;
 mod stream;
+mod webhooks;
 mod workers;
 
 pub use jobs::{
@@ -13,7 +15,9 @@ pub use queues::{
     dead_letter_to_wire, failure_kind, fingerprint_from_wire, fingerprint_to_wire, letter_place, letter_token,
     queue_to_wire, settings_from_wire,
 };
+pub use schedules::{schedule_from_wire, schedule_to_wire, timing_from_wire};
 pub use stream::{
     MAX_RESULT, cut, events_from_wire, events_to_wire, from_server, from_worker, run, to_server, to_worker,
 };
+pub use webhooks::{delivery_id, delivery_state, delivery_to_wire};
 pub use workers::{info_from_wire, info_to_wire, view_to_wire};

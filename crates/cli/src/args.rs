@@ -4,9 +4,9 @@ use crate::{
     config::Handler,
     values::{self, Cores},
 };
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use hodei_core::time::Millis;
+use hodei_core::{spec::Secret, time::Millis};
 use std::{net::SocketAddr, path::PathBuf};
 
 /// Runs work: takes jobs, decides when and where each one runs, streams what they print, and loses nothing.
@@ -45,6 +45,9 @@ pub enum Command {
     Job(JobCommand),
     /// Show what a job printed.
     Logs(LogsArgs),
+    /// Jobs by the clock.
+    #[command(subcommand)]
+    Schedule(ScheduleCommand),
     /// Look at queues, pause them, limit them.
     #[command(subcommand)]
     Queue(QueueCommand),
@@ -63,6 +66,9 @@ pub enum Command {
     /// Make credentials.
     #[command(subcommand)]
     Token(TokenCommand),
+    /// What was told to whom when jobs ended.
+    #[command(subcommand)]
+    Webhook(WebhookCommand),
     /// Print the default configuration with its documentation.
     Config,
     /// Print completions for a shell.
@@ -140,6 +146,12 @@ pub struct JobArgs {
     /// Memory to reserve, such as 512MiB.
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub memory: Option<u64>,
+    /// Where to tell that it has ended: a POST that is signed as Standard Webhooks describes.
+    #[arg(long, value_name = "URL")]
+    pub webhook: Option<String>,
+    /// The environment variable with the secret that its webhook is signed with (whsec_…); the server's own by default.
+    #[arg(long, value_name = "NAME", requires = "webhook", value_parser = values::secret_variable)]
+    pub webhook_secret: Option<Secret>,
     /// Run this script instead of a command; '-' reads it from standard input.
     #[arg(long, value_name = "FILE|-", conflicts_with = "command")]
     pub script: Option<PathBuf>,
@@ -179,6 +191,140 @@ pub struct JobArgs {
     /// The program and its arguments. No shell interprets them.
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
+}
+
+impl JobArgs {
+    pub fn runs_something(&self) -> bool {
+        !self.command.is_empty() || self.script.is_some() || self.task.is_some()
+    }
+
+    /// Whether nothing was given.
+    pub fn is_blank(&self) -> bool {
+        let none = JobArgs::augment_args(clap::Command::new("none")).try_get_matches_from(["none"]);
+        let blank = none.and_then(|none| JobArgs::from_arg_matches(&none));
+        blank.is_ok_and(|blank| format!("{blank:?}") == format!("{self:?}"))
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ScheduleCommand {
+    /// Make a schedule: what to run, and when.
+    Create(Box<ScheduleArgs>),
+    /// Change a schedule; what is not named stays as it is, and so does what it has done.
+    Update {
+        /// Its new name.
+        #[arg(long, value_name = "NAME")]
+        rename: Option<String>,
+        #[command(flatten)]
+        args: Box<ScheduleArgs>,
+    },
+    /// List schedules by name.
+    List,
+    /// Show all that is known of a schedule.
+    Get {
+        #[arg(value_name = "NAME|ID")]
+        schedule: String,
+    },
+    /// Delete a schedule; its jobs stay.
+    Delete {
+        #[arg(value_name = "NAME|ID")]
+        schedule: String,
+    },
+    /// Let it make jobs, from now on.
+    Enable {
+        #[arg(value_name = "NAME|ID")]
+        schedule: String,
+    },
+    /// Let it make no more jobs until it is enabled.
+    Disable {
+        #[arg(value_name = "NAME|ID")]
+        schedule: String,
+    },
+    /// Make a job now, and print its id.
+    Trigger {
+        #[arg(value_name = "NAME|ID")]
+        schedule: String,
+    },
+    /// Print when a schedule runs next, or would run.
+    Preview {
+        #[arg(value_name = "NAME|ID", required_unless_present_any = ["cron", "every"], conflicts_with_all = ["cron", "every", "tz"])]
+        schedule: Option<String>,
+        #[command(flatten)]
+        timing: TimingArgs,
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(i32).range(1..=1000))]
+        count: i32,
+    },
+    /// Make the jobs of a past range. A tick that has its job already gets no second one.
+    Backfill {
+        #[arg(value_name = "NAME|ID")]
+        schedule: String,
+        /// Ticks at or after this time, such as 2026-01-31, 2026-01-31T03:00 (in the schedule's zone) or
+        /// 2026-01-31T03:00:00Z.
+        #[arg(long, value_name = "WHEN")]
+        from: String,
+        /// Ticks before this time; now by default.
+        #[arg(long, value_name = "WHEN")]
+        to: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct ScheduleArgs {
+    #[arg(value_name = "NAME")]
+    pub schedule: String,
+    #[command(flatten)]
+    pub timing: TimingArgs,
+    #[command(flatten)]
+    pub policy: SchedulePolicyArgs,
+    /// It makes nothing until it is enabled.
+    #[arg(long)]
+    pub disabled: bool,
+    #[command(flatten)]
+    pub job: JobArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct TimingArgs {
+    /// Five fields, six with seconds in front, or @hourly, @daily, @weekly, @monthly, @yearly.
+    #[arg(long, value_name = "EXPRESSION", conflicts_with = "every")]
+    pub cron: Option<String>,
+    /// The time zone of the cron expression, such as Europe/Madrid; UTC by default.
+    #[arg(long, value_name = "ZONE", conflicts_with = "every")]
+    pub tz: Option<String>,
+    /// Instead of cron: in steps of this length, from the making of the schedule on.
+    #[arg(long, value_name = "TIME", value_parser = values::length)]
+    pub every: Option<Millis>,
+}
+
+#[derive(Debug, Args)]
+pub struct SchedulePolicyArgs {
+    /// What happens at a tick while jobs of earlier ticks are not finished. By default they may overlap.
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub overlap: Option<OverlapArg>,
+    /// What happens with ticks that passed while no server ran: skip, fire-once (the default) or catch-up=N.
+    #[arg(long, value_name = "POLICY", value_parser = values::misfire)]
+    pub misfire: Option<(hodei_api::v1::Misfire, i32)>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum OverlapArg {
+    Allow,
+    Skip,
+    /// The earlier jobs are cancelled.
+    Replace,
+    /// One tick waits until they are finished.
+    QueueOne,
+}
+
+impl From<OverlapArg> for hodei_api::v1::Overlap {
+    fn from(overlap: OverlapArg) -> Self {
+        match overlap {
+            OverlapArg::Allow => Self::Allow,
+            OverlapArg::Skip => Self::Skip,
+            OverlapArg::Replace => Self::Replace,
+            OverlapArg::QueueOne => Self::QueueOne,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -306,14 +452,14 @@ pub enum QueueCommand {
 #[group(required = true, multiple = true)]
 pub struct QueueSettingsArgs {
     /// Starts in a span of time, such as 100/1m.
-    #[arg(long, value_name = "N/TIME", value_parser = values::rate)]
-    pub rate: Option<Option<values::Rate>>,
+    #[arg(long, value_name = "N/TIME", value_parser = values::optional_rate)]
+    pub rate: Option<values::Setting<values::Rate>>,
     /// Jobs at one time.
     #[arg(long, value_name = "N", value_parser = values::optional_count)]
-    pub concurrency: Option<Option<i32>>,
+    pub concurrency: Option<values::Setting<i32>>,
     /// A job that has waited this long counts as one priority higher.
     #[arg(long, value_name = "TIME", value_parser = values::optional_length)]
-    pub ageing: Option<Option<Millis>>,
+    pub ageing: Option<values::Setting<Millis>>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -472,6 +618,32 @@ pub struct WorkerArgs {
     /// May be given several times, and adds to those of the configuration.
     #[arg(long, value_name = "TYPE=WHAT", value_parser = Handler::parse)]
     pub handler: Vec<Handler>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum WebhookCommand {
+    /// List deliveries, newest first.
+    List {
+        /// Only of this job.
+        #[arg(long, value_name = "ID")]
+        job: Option<String>,
+        /// Only in this state.
+        #[arg(long, value_enum)]
+        state: Option<DeliveryStateArg>,
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        limit: u32,
+    },
+    /// Send a delivery again now, whatever became of it.
+    Redeliver { id: String },
+    /// Show the secret that the server of the data folder signs with.
+    Secret,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum DeliveryStateArg {
+    Pending,
+    Delivered,
+    Failed,
 }
 
 #[derive(Debug, Subcommand)]

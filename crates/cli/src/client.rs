@@ -10,6 +10,8 @@ use hodei_api::{
         event_service_client::EventServiceClient as Events,
         job_execution_service_client::JobExecutionServiceClient as Jobs,
         log_stream_service_client::LogStreamServiceClient as Logs, queue_service_client::QueueServiceClient as Queues,
+        schedule_service_client::ScheduleServiceClient as Schedules,
+        webhook_service_client::WebhookServiceClient as Webhooks,
         worker_admin_service_client::WorkerAdminServiceClient as Admin,
     },
 };
@@ -224,12 +226,20 @@ impl Client {
         Queues::new(self.channel.clone())
     }
 
+    pub fn schedules(&self) -> Schedules<Channel> {
+        Schedules::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
     pub fn dead_letters(&self) -> DeadLetters<Channel> {
         DeadLetters::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
     pub fn events(&self) -> Events<Channel> {
         Events::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub fn webhooks(&self) -> Webhooks<Channel> {
+        Webhooks::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
     pub fn admin(&self) -> Admin<Channel> {

@@ -2,7 +2,7 @@
 
 use crate::values::{self, Cores};
 use anyhow::{Context, Result, bail};
-use hodei_core::time::Millis;
+use hodei_core::{spec::Secret, time::Millis};
 use serde::Deserialize;
 use std::{
     collections::BTreeMap,
@@ -22,6 +22,7 @@ pub struct Config {
     pub connect: String,
     pub handler: Vec<Handler>,
     pub server: Server,
+    pub webhooks: Webhooks,
     pub worker: Worker,
     pub background: Background,
 }
@@ -136,6 +137,18 @@ pub struct Server {
     pub retention: Option<Millis>,
     #[serde(deserialize_with = "values::length_field")]
     pub events_kept: Millis,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Webhooks {
+    pub secret: Secret,
+    #[serde(deserialize_with = "values::lengths_field")]
+    pub retry: Vec<Millis>,
+    #[serde(deserialize_with = "values::length_field")]
+    pub timeout: Millis,
+    pub allow: Vec<String>,
+    pub allow_private: bool,
 }
 
 #[derive(Debug, Deserialize)]

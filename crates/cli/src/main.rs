@@ -7,7 +7,7 @@ mod exit;
 mod folder;
 mod output;
 
-use args::{Cli, Command, JobCommand, TokenCommand, WorkerCommand};
+use args::{Cli, Command, JobCommand, TokenCommand, WebhookCommand, WorkerCommand};
 use clap::{CommandFactory, Parser};
 use client::Client;
 use hodei::{
@@ -68,6 +68,7 @@ async fn dispatch(common: args::Common, config: Config, command: Command) -> any
         Command::Up(args) => return commands::serve::up(&common, &config, args).await,
         Command::Server(args) => return commands::serve::server(&common, &config, args).await,
         Command::Worker(WorkerCommand::Run(args)) => return commands::worker::run(&common, &config, args).await,
+        Command::Webhook(WebhookCommand::Secret) => return commands::webhook::secret(&common, &config),
         _ => {}
     }
     let mut client = Client::connect(&common, &config).await?;
@@ -84,6 +85,7 @@ async fn dispatch(common: args::Common, config: Config, command: Command) -> any
             commands::job::cancel_all(&mut client, filter, reason, json).await
         }
         Command::Job(JobCommand::Resume { id, payload }) => commands::job::resume(&mut client, id, payload, json).await,
+        Command::Schedule(command) => commands::schedule::run(&mut client, command, json).await,
         Command::Queue(command) => commands::queue::run(&mut client, command, json).await,
         Command::Dlq(command) => commands::dlq::run(&mut client, command, json).await,
         Command::Events(args) => commands::events::run(&mut client, args, json).await,
@@ -91,10 +93,15 @@ async fn dispatch(common: args::Common, config: Config, command: Command) -> any
         Command::Job(JobCommand::Wait { id, timeout }) => commands::job::wait(client, id, timeout, json).await,
         Command::Worker(WorkerCommand::List) => commands::worker::list(&mut client, json).await,
         Command::Worker(WorkerCommand::Drain { id }) => commands::worker::drain(&mut client, id, json).await,
+        Command::Webhook(WebhookCommand::List { job, state, limit }) => {
+            commands::webhook::list(&mut client, job, state, limit, json).await
+        }
+        Command::Webhook(WebhookCommand::Redeliver { id }) => commands::webhook::redeliver(&mut client, id, json).await,
         Command::Token(TokenCommand::Create(kind)) => commands::token::create(&mut client, kind, json).await,
         Command::Up(_)
         | Command::Server(_)
         | Command::Worker(WorkerCommand::Run(_))
+        | Command::Webhook(WebhookCommand::Secret)
         | Command::Config
         | Command::Completions { .. }
         | Command::Guardian => Ok(exit::OK),

@@ -1,7 +1,8 @@
 //! How people write lengths of time, sizes and cores.
 
 use bytesize::ByteSize;
-use hodei_core::time::Millis;
+use hodei_api::v1::Misfire;
+use hodei_core::{spec::Secret, time::Millis};
 use serde::{Deserialize, Deserializer, de::Error};
 
 /// Thousandths of a core.
@@ -46,6 +47,11 @@ pub fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// The value of an environment variable, which no error shows.
+pub fn secret_variable(name: &str) -> Result<Secret, String> {
+    std::env::var(name).map(Secret).map_err(|_| format!("{name} is not set here; it must hold the secret"))
+}
+
 /// Starts in a span of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
@@ -53,30 +59,46 @@ pub struct Rate {
     pub period: Millis,
 }
 
+/// A new value for a setting, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting<T>(pub Option<T>);
+
+fn setting<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Setting<T>, String> {
+    if text == "none" { Ok(Setting(None)) } else { parse(text).map(|value| Setting(Some(value))) }
+}
+
 /// "100/1m"; "none" for no limit.
-pub fn rate(text: &str) -> Result<Option<Rate>, String> {
-    if text == "none" {
-        return Ok(None);
-    }
+pub fn optional_rate(text: &str) -> Result<Setting<Rate>, String> {
+    setting(text, rate)
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
     let (limit, period) = text.split_once('/').ok_or("write it like 100/1m, or none")?;
     let limit = limit.parse::<i32>().ok().filter(|limit| *limit > 0).ok_or("the number of starts must be 1 or more")?;
-    Ok(Some(Rate { limit, period: length(period)? }))
+    Ok(Rate { limit, period: length(period)? })
 }
 
 /// "5"; "none" for no limit.
-pub fn optional_count(text: &str) -> Result<Option<i32>, String> {
-    match text {
-        "none" => Ok(None),
-        text => match text.parse::<i32>() {
-            Ok(count) if count > 0 => Ok(Some(count)),
-            _ => Err("must be a number of 1 or more, or none".into()),
-        },
-    }
+pub fn optional_count(text: &str) -> Result<Setting<i32>, String> {
+    setting(text, |text| match text.parse::<i32>() {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err("must be a number of 1 or more, or none".into()),
+    })
 }
 
 /// "5m"; "none" for none.
-pub fn optional_length(text: &str) -> Result<Option<Millis>, String> {
-    if text == "none" { Ok(None) } else { length(text).map(Some) }
+pub fn optional_length(text: &str) -> Result<Setting<Millis>, String> {
+    setting(text, length)
+}
+
+/// "skip", "fire-once" or "catch-up=N".
+pub fn misfire(text: &str) -> Result<(Misfire, i32), String> {
+    match (text, text.strip_prefix("catch-up=").map(str::parse::<i32>)) {
+        ("skip", _) => Ok((Misfire::Skip, 0)),
+        ("fire-once", _) => Ok((Misfire::FireOnce, 0)),
+        (_, Some(Ok(most))) if most > 0 => Ok((Misfire::CatchUp, most)),
+        _ => Err("write skip, fire-once or catch-up=N, with an N of 1 or more".into()),
+    }
 }
 
 /// "KEY=LIMIT".
@@ -95,6 +117,11 @@ pub fn length_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Millis
 /// A setting that may be left out.
 pub fn given_length_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Millis>, D::Error> {
     length_field(deserializer).map(Some)
+}
+
+pub fn lengths_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Millis>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts.iter().map(|text| length(text).map_err(D::Error::custom)).collect()
 }
 
 pub fn optional_length_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Millis>, D::Error> {
@@ -138,12 +165,14 @@ mod tests {
         assert_eq!(cores("0.5"), Ok(Cores(500)));
         assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
         assert!(variable("=x").is_err());
-        assert_eq!(rate("100/1m"), Ok(Some(Rate { limit: 100, period: Millis(60_000) })));
-        assert_eq!(rate("none"), Ok(None));
-        assert!(rate("0/1m").is_err() && rate("5").is_err());
-        assert_eq!(optional_count("7"), Ok(Some(7)));
+        assert_eq!(optional_rate("100/1m"), Ok(Setting(Some(Rate { limit: 100, period: Millis(60_000) }))));
+        assert_eq!(optional_rate("none"), Ok(Setting(None)));
+        assert!(optional_rate("0/1m").is_err() && optional_rate("5").is_err());
+        assert_eq!(optional_count("7"), Ok(Setting(Some(7))));
         assert!(optional_count("0").is_err());
         assert_eq!(limit("a=b=2"), Ok(("a=b".into(), 2)));
+        assert_eq!(misfire("catch-up=3"), Ok((Misfire::CatchUp, 3)));
+        assert!(misfire("catch-up").is_err() && misfire("catch-up=0").is_err());
         assert!(limit("a=0").is_err() && limit("=3").is_err());
     }
 }

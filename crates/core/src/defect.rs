@@ -25,8 +25,28 @@ pub enum Defect {
     SlotNotReleased,
     /// The end of an old stream is taken for the end of the current one.
     OldStreamBelieved,
+    /// The job of a tick is written without the schedule that is past it.
+    ScheduleNotWritten,
+    /// A schedule goes on from now rather than from its tick.
+    NextTickFromNow,
     /// What a line has beyond its window is forgotten after the first page.
     LineForgotten,
+    /// A job is released when the first of those it depends on has succeeded.
+    ReleasedEarly,
+    /// After a restart nobody goes on telling an end that was being told.
+    TellingForgotten,
+    /// After a restart jobs with workers do not count against the limits of their keys.
+    KeyForgotten,
+    /// A start does not count against the rate of its queue.
+    StartNotCounted,
+    /// After a restart no queue is paused.
+    PauseForgotten,
+    /// What a queue held while it was paused is not let go when it is resumed.
+    ResumeForgotten,
+    /// A job that blocks has used an attempt.
+    BlockCounted,
+    /// A job that blocks waits for nothing.
+    BlockIgnored,
 }
 
 #[cfg(feature = "defects")]

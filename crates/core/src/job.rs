@@ -63,6 +63,8 @@ pub struct Extra {
     pub has_dependents: bool,
     /// Its data was rewritten, or something resumed it: the store has more of it than its payload.
     pub has_data: bool,
+    /// It failed for good and was taken out of the dead-letter queue.
+    pub discarded: bool,
 }
 
 /// One attempt at a job on one worker.

@@ -4,9 +4,12 @@
 mod dead_letters;
 mod jobs;
 mod queues;
+mod schedules;
+mod webhooks;
 
 pub use dead_letters::Which;
 pub use jobs::Submitted;
+pub use schedules::{Backfill, Filled};
 
 use crate::engine::{CallError, Engine};
 use hodei_core::{brain::Refusal, spec::Invalid};

@@ -10,6 +10,7 @@ use crate::{
     logs::Logs,
     options::Options,
     watch::Watches,
+    webhooks::Outbox,
 };
 use futures::future::{BoxFuture, FutureExt};
 use hodei_api::convert;
@@ -22,7 +23,7 @@ use hodei_core::{
     id::{ExecutionId, IdMap, IdSet, JobId, WorkerId},
     job::Job,
     protocol::{Finished, LogAck, LogChunk, ToWorker, Verdict, Welcome},
-    schedule::ScheduleRecord,
+    schedule::{Overlap, ScheduleRecord},
     time::{Elapsed, Millis},
     token::Hash,
     worker::Phase,
@@ -37,7 +38,7 @@ use std::{
     time::{Duration, Instant},
 };
 use thiserror::Error;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Inputs that one batch may take.
 const BATCH_INPUTS: usize = 16_384;
@@ -64,22 +65,6 @@ const LAST_PATIENCE: Duration = Duration::from_secs(10);
 pub struct Engine {
     inbox: mpsc::UnboundedSender<Message>,
     shared: Arc<Shared>,
-}
-
-/// Wakes whoever delivers webhooks.
-#[derive(Debug, Default)]
-pub struct Outbox(Notify);
-
-impl Outbox {
-    pub fn notify_if(&self, something: bool) {
-        if something {
-            self.0.notify_one();
-        }
-    }
-
-    pub async fn notified(&self) {
-        self.0.notified().await;
-    }
 }
 
 /// What the doors may use without going through the loop.
@@ -341,6 +326,7 @@ fn flatten(joined: Result<LoopEnd, tokio::task::JoinError>) -> LoopEnd {
 async fn load(store: &dyn Store, options: &Options) -> Result<Brain, StoreError> {
     let leadership = store.lead().await?;
     let (placed, placed_in) = placed(store).await?;
+    let schedules = schedules(store).await?;
     let loaded = Loaded {
         epoch: leadership.epoch,
         last: leadership.last,
@@ -353,7 +339,8 @@ async fn load(store: &dyn Store, options: &Options) -> Result<Brain, StoreError>
         lanes: store.lanes().await?,
         queues: store.queues().await?,
         counts: store.counts().await?,
-        schedules: schedules(store).await?,
+        replaceable: replaceable(store, &schedules).await?,
+        schedules,
         settling: settling(store).await?,
     };
     let now = clock::now();
@@ -377,6 +364,13 @@ async fn schedules(store: &dyn Store) -> Result<Vec<(ScheduleRecord, ScheduledJo
         schedules.push((record, ScheduledJob { spec: Arc::new(spec), payload: payload.into() }));
     }
     Ok(schedules)
+}
+
+/// The unfinished jobs that ticks of these schedules replace.
+async fn replaceable(store: &dyn Store, schedules: &[(ScheduleRecord, ScheduledJob)]) -> Result<Vec<Job>, StoreError> {
+    let replacing = schedules.iter().filter(|(record, _)| record.overlap == Overlap::Replace);
+    let live: Vec<JobId> = replacing.flat_map(|(record, _)| record.live.iter().copied()).collect();
+    if live.is_empty() { Ok(Vec::new()) } else { store.jobs(live).await }
 }
 
 /// The ends that the last leader did not tell to all, with the jobs that ended.
@@ -648,7 +642,8 @@ impl Loop {
                 | Input::Retry { caller, .. }
                 | Input::Resume { caller, .. }
                 | Input::Many { caller, .. }
-                | Input::Enqueue { caller, .. } => {
+                | Input::Enqueue { caller, .. }
+                | Input::SetSchedule { caller, .. } => {
                     self.answer(caller, Err(CallError::Unavailable(error.to_string())));
                 }
                 // The worker tries again by itself.

@@ -20,6 +20,7 @@ mod options;
 mod secrets;
 mod server;
 mod watch;
+pub mod webhooks;
 
 pub use options::Options;
 pub use server::{Server, ServerError};

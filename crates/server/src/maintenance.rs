@@ -4,7 +4,7 @@
 mod events;
 mod retention;
 
-use crate::{calls::Calls, engine::Engine};
+use crate::{calls::Calls, engine::Engine, webhooks};
 use std::time::Duration;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -16,6 +16,7 @@ pub fn start(engine: &Engine, closing: &watch::Receiver<bool>, tasks: &mut JoinS
     let calls = Calls { engine: engine.clone() };
     tasks.spawn(until_closing(closing.clone(), retention::run(calls)));
     tasks.spawn(until_closing(closing.clone(), events::run(engine.clone())));
+    tasks.spawn(until_closing(closing.clone(), webhooks::run(engine.clone())));
 }
 
 async fn until_closing(mut closing: watch::Receiver<bool>, service: impl Future<Output = ()>) {

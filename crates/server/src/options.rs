@@ -1,5 +1,6 @@
 //! What can be set on a server.
 
+use crate::webhooks;
 use hodei_core::{brain, spec::Limits, time::Millis};
 
 #[derive(Clone, Debug)]
@@ -17,6 +18,7 @@ pub struct Options {
     pub retention: Option<Millis>,
     /// How far back event streams can go.
     pub events_kept: Millis,
+    pub webhooks: webhooks::Settings,
 }
 
 impl Default for Options {
@@ -31,6 +33,7 @@ impl Default for Options {
             window: brain.window,
             retention: None,
             events_kept: Millis::seconds(3600),
+            webhooks: webhooks::Settings::default(),
         }
     }
 }

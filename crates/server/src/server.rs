@@ -157,8 +157,10 @@ impl Server {
         self.served.load(Ordering::Relaxed)
     }
 
+    /// Whether some job is left to run, or somebody to be told of one.
     pub async fn has_work(&self) -> bool {
-        self.engine.ask(Brain::has_work).await.unwrap_or(true)
+        let owed = self.engine.shared().store.next_delivery().await;
+        owed.map_or(true, |owed| owed.is_some()) || self.engine.ask(Brain::has_work).await.unwrap_or(true)
     }
 
     /// Ends the server if it has no work left; otherwise it goes on as if nothing had been asked.

@@ -5,6 +5,7 @@
 mod bench;
 mod chaos;
 mod fuzz;
+mod python;
 mod services;
 mod sim;
 mod test;

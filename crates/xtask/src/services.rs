@@ -257,7 +257,7 @@ fn apt_get(arguments: &[&str]) -> Result<()> {
 }
 
 /// Runs a command to its end; what it printed is shown only when it fails.
-fn complete(command: &mut Command) -> Result<()> {
+pub fn complete(command: &mut Command) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {program}"))?;
     if !output.status.success() {

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{chaos, services, tidy};
+use crate::{chaos, python, services, tidy};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -36,10 +36,11 @@ pub fn run(root: &Path, args: &Args) -> Result<()> {
         step("tidy", || tidy::run(root))?;
     }
     let services = step("services", || services::start(root))?;
+    let python = step("packages", || python::env(root))?;
     step("tests", || {
         let mut arguments = vec!["test", "--workspace", "--"];
         arguments.extend(args.filter.iter().map(String::as_str));
-        cargo(root, &arguments, services.env())
+        cargo(root, &arguments, &[services.env(), &python].concat())
     })?;
     if args.filter.is_empty() {
         step("chaos", || chaos::in_tests(root, services.has_postgres()))?;

@@ -1,5 +1,6 @@
 //! Jobs: specs in both directions, whole jobs out.
 
+use super::webhooks::shown;
 use crate::v1;
 use hodei_core::{
     id::{ExecutionId, JobId, WorkerId},
@@ -108,9 +109,15 @@ fn webhook_from_wire(wire: v1::Webhook) -> Webhook {
     Webhook { url: wire.url, secret: (!wire.secret.is_empty()).then_some(Secret(wire.secret)) }
 }
 
-fn webhook_to_wire(webhook: &Webhook) -> v1::Webhook {
-    let secret = webhook.secret.as_ref().map_or("", |_| MASKED).to_owned();
-    v1::Webhook { url: webhook.url.clone(), secret }
+/// What is shown has no credentials in its address either.
+fn webhook_to_wire(webhook: &Webhook, in_full: bool) -> v1::Webhook {
+    let secret = webhook.secret.as_ref();
+    match in_full {
+        true => {
+            v1::Webhook { url: webhook.url.clone(), secret: secret.map(|secret| secret.0.clone()).unwrap_or_default() }
+        }
+        false => v1::Webhook { url: shown(&webhook.url), secret: secret.map_or("", |_| MASKED).to_owned() },
+    }
 }
 
 /// A name that is always valid: whatever is wrong with the program must not be blamed on a name that nobody gave.
@@ -269,7 +276,7 @@ pub fn spec_to_wire(spec: &JobSpec, for_worker: bool) -> v1::JobSpec {
         on_dependency_failure: on_failure_to_wire(spec.on_dependency_failure).into(),
         idempotency_key: spec.idempotency_key.clone().unwrap_or_default(),
         concurrency: spec.concurrency.as_ref().map(concurrency_to_wire),
-        webhook: spec.webhook.as_ref().map(webhook_to_wire),
+        webhook: spec.webhook.as_ref().map(|webhook| webhook_to_wire(webhook, for_worker)),
     }
 }
 
@@ -369,7 +376,9 @@ pub fn job_to_wire(job: &Job, stored: Stored, waiting_reason: String) -> v1::Job
     let spec = stored.payload.and_then(|payload| spec_of_payload(&payload).ok());
     let extra = job.extra.as_deref();
     let webhook = extra.and_then(|extra| extra.webhook.clone());
-    let spec = spec.map(|spec| JobSpec { webhook, ..spec });
+    // A schedule names the jobs that it makes; their payload is always the same.
+    let name = job.name.to_string();
+    let spec = spec.map(|spec| JobSpec { name, webhook, ..spec });
     let data = stored.data.or_else(|| spec.as_ref().map(|spec| spec.data.clone())).unwrap_or_default();
     let delayed_until = match &job.state {
         State::Delayed { until, .. } => until.0,

@@ -40,13 +40,13 @@ async fn get(client: &mut Client, name: String) -> Result<v1::Queue> {
 fn changed(mut settings: v1::QueueSettings, args: &QueueSettingsArgs) -> v1::QueueSettings {
     let ms = |length: hodei_core::time::Millis| i64::try_from(length.0).unwrap_or(i64::MAX);
     if let Some(rate) = args.rate {
-        (settings.rate_limit, settings.rate_period_ms) = rate.map_or((0, 0), |rate| (rate.limit, ms(rate.period)));
+        (settings.rate_limit, settings.rate_period_ms) = rate.0.map_or((0, 0), |rate| (rate.limit, ms(rate.period)));
     }
     if let Some(concurrency) = args.concurrency {
-        settings.concurrency = concurrency.unwrap_or(0);
+        settings.concurrency = concurrency.0.unwrap_or(0);
     }
     if let Some(ageing) = args.ageing {
-        settings.ageing_ms = ageing.map_or(0, ms);
+        settings.ageing_ms = ageing.0.map_or(0, ms);
     }
     settings
 }

@@ -3,7 +3,10 @@
 use crate::{
     args::{Common, ServerArgs, UpArgs},
     client::SOCKET,
-    commands::worker::{self, Size},
+    commands::{
+        webhook,
+        worker::{self, Size},
+    },
     config::{Config, Handler},
     exit,
     folder::{Folder, Holder},
@@ -146,6 +149,7 @@ async fn start(config: &Config, folder: &Folder, args: &ServerArgs, tcp: bool) -
         window: settings.window,
         retention: settings.retention,
         events_kept: settings.events_kept,
+        webhooks: webhook::settings(&config.webhooks, &folder.path)?,
     };
     if options.lease < SHORTEST_LEASE {
         bail!("the lease must be at least {}ms, or workers could not keep it", SHORTEST_LEASE.0);

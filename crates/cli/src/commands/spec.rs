@@ -58,6 +58,9 @@ pub fn build(args: JobArgs, local: bool, attempts: Option<i32>) -> Result<v1::Jo
         on_dependency_failure: args.on_dependency_failure.map_or(0, |policy| on_failure(policy).into()),
         idempotency_key: args.idempotency_key.unwrap_or_default(),
         concurrency: args.concurrency.map(|(key, limit)| v1::Concurrency { key, limit }),
+        webhook: args
+            .webhook
+            .map(|url| v1::Webhook { url, secret: args.webhook_secret.map(|secret| secret.0).unwrap_or_default() }),
         ..v1::JobSpec::default()
     })
 }

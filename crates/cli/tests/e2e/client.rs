@@ -6,6 +6,7 @@ use hodei_api::v1::{
     event_service_client::EventServiceClient as Events,
     job_execution_service_client::JobExecutionServiceClient as Jobs,
     log_stream_service_client::LogStreamServiceClient as Logs, queue_service_client::QueueServiceClient as Queues,
+    webhook_service_client::WebhookServiceClient as Webhooks,
     worker_admin_service_client::WorkerAdminServiceClient as Admin,
     worker_agent_service_client::WorkerAgentServiceClient as Agents,
 };
@@ -49,6 +50,10 @@ impl Client {
 
     pub fn logs(&self) -> Logs<Channel> {
         Logs::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub fn webhooks(&self) -> Webhooks<Channel> {
+        Webhooks::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
     pub fn admin(&self) -> Admin<Channel> {

@@ -50,8 +50,18 @@ impl Cluster {
         Self::of("up", flags).await
     }
 
-    async fn of(command: &str, flags: &[&str]) -> Self {
+    /// `hodei up` with this configuration.
+    pub async fn up_with(config: &str) -> Self {
         let home = Home::new();
+        let path = home.write("config.toml", config);
+        Self::at(home, "up", &["--config", path.to_str().expect("UTF-8")]).await
+    }
+
+    async fn of(command: &str, flags: &[&str]) -> Self {
+        Self::at(Home::new(), command, flags).await
+    }
+
+    async fn at(home: Home, command: &str, flags: &[&str]) -> Self {
         let flags: Vec<String> = [&[command], flags].concat().iter().map(|flag| (*flag).to_owned()).collect();
         let server = launch(&home, &flags, "127.0.0.1:0", 0);
         let client = Client::of_socket(&home.path("data").join("hodei.sock"));

@@ -54,9 +54,8 @@ async fn dead_letters_are_listed_grouped_replayed_and_discarded() {
     assert_eq!(status.expect_err("it is not there").code(), Code::NotFound);
 
     // What is known of them survives a crash, and those that succeed at last are gone from the list.
-    cluster.crash_server().await;
     cluster.home.write("mended", "");
-    cluster.start_server().await;
+    cluster.crash_server().await;
     assert_eq!(list(&cluster, &[]).await.len(), 5);
     let replayed = cluster.hodei(&["dlq", "replay", "--group", &group, "--json"]).await.ok();
     assert_eq!(replayed.json(), json!({ "replayed": 4 }));

@@ -51,7 +51,6 @@ async fn a_follower_goes_on_where_it_was_after_a_crash() {
     let first = until_type(&mut stream, "job.running").await.expect("events");
     let last = first.last().expect("an event").id.clone();
     cluster.crash_server().await;
-    cluster.start_server().await;
     let second = cluster.queue(shell("true")).await;
     cluster.ended(&second).await;
     let mut stream = follow(&cluster, request(&last)).await;

@@ -30,7 +30,7 @@ const PROGRAMS: &str = "HODEI_TEST_PG_BIN";
 const ACCOUNT: &str = "postgres";
 
 /// What a variable says; without it the test is skipped, but never on CI.
-fn setting(name: &str) -> Option<String> {
+pub fn setting(name: &str) -> Option<String> {
     let value = env::var(name).ok();
     if value.is_none() {
         assert!(env::var_os("CI").is_none(), "{name} must be set on CI");

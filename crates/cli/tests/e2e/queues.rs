@@ -18,7 +18,7 @@ async fn a_paused_queue_starts_nothing_and_hides_nothing() {
     cluster.hodei(&["queue", "pause", "mail"]).await.ok();
     let held = cluster.queue(in_queue("mail", "true")).await;
     let free = cluster.queue(in_queue("other", "true")).await;
-    let _worker = cluster.worker("one", &["--slots", "1"]).await;
+    let worker = cluster.worker("one", &["--slots", "1"]).await;
     assert_eq!(cluster.ended(&free).await.state(), JobState::Succeeded);
     assert_eq!(cluster.job(&held).await.state(), JobState::Pending);
     assert!(
@@ -27,8 +27,7 @@ async fn a_paused_queue_starts_nothing_and_hides_nothing() {
         cluster.job(&held).await.waiting_reason
     );
     cluster.crash_server().await;
-    cluster.start_server().await;
-    cluster.connected("one").await;
+    cluster.connected(&worker.id).await;
     let other = cluster.queue(in_queue("other", "true")).await;
     assert_eq!(cluster.ended(&other).await.state(), JobState::Succeeded);
     assert_eq!(cluster.job(&held).await.state(), JobState::Pending, "it is paused over a restart, too");

@@ -6,11 +6,13 @@
 
 use super::{Brain, Edge, Effect, Entry, NewJob, Refusal, Settling, pages::Source};
 use crate::{
+    defect::{Defect, planted},
     id::{IdMap, IdSet, JobId},
     job::Job,
     spec::{JobSpec, OnDependencyFailure},
     state::{Event, State, StateKind},
 };
+use std::collections::VecDeque;
 
 /// Waiting jobs that are kept in memory, so that no page need be read for them.
 const IN_MEMORY: usize = 100_000;
@@ -23,14 +25,23 @@ pub(super) struct Dependencies {
     edges: usize,
     /// How often each job is one of them.
     held: IdMap<JobId, u32>,
-    /// Jobs whose dependents are being read and told, and up to which that is done.
-    settling: IdMap<JobId, Option<JobId>>,
+    /// Jobs whose dependents are being read and told.
+    settling: IdMap<JobId, Telling>,
     /// Ends that are to be told in this turn.
-    ended: Vec<JobId>,
+    ended: VecDeque<JobId>,
     new: Vec<Edge>,
     dropped: Vec<Edge>,
     marks: Vec<Settling>,
     told: Vec<JobId>,
+}
+
+/// How far an end has been told.
+#[derive(Clone, Copy, Debug)]
+struct Telling {
+    /// Everybody up to here has heard of it, in the order of their ids.
+    told: Option<JobId>,
+    /// The page under way was asked for a former end of the same job.
+    outdated: bool,
 }
 
 /// What a batch must hold of them.
@@ -54,6 +65,25 @@ impl Dependencies {
     /// Whether a job must stay in memory because of those it depends on, or that depend on it.
     pub fn needs(&self, job: JobId) -> bool {
         self.held.contains_key(&job) || self.settling.contains_key(&job)
+    }
+
+    /// Whether this end is to be told in this turn.
+    pub fn are_to_hear(&self, job: JobId) -> bool {
+        self.ended.contains(&job)
+    }
+
+    /// The end of this job has been told so far. A batch holds the last word alone.
+    fn settle(&mut self, job: JobId, telling: Telling) {
+        self.settling.insert(job, telling);
+        self.told.retain(|other| *other != job);
+        self.marks.push(Settling { job, told: telling.told });
+    }
+
+    /// It has been told to all.
+    fn settled(&mut self, job: JobId) {
+        self.settling.remove(&job);
+        self.marks.retain(|mark| mark.job != job);
+        self.told.push(job);
     }
 
     fn remember(&mut self, edge: Edge) {
@@ -86,10 +116,11 @@ impl Brain {
         }
         let new: IdSet<JobId> = jobs.iter().map(|job| job.id).collect();
         let mut named = jobs.iter().flat_map(|job| &job.spec.depends_on);
-        match named.find(|id| !new.contains(id) && !self.knows(**id)) {
-            Some(unknown) => Err(Refusal::NoSuchDependency(*unknown)),
-            None => Ok(()),
+        if let Some(unknown) = named.find(|id| !new.contains(id) && !self.knows(**id)) {
+            return Err(Refusal::NoSuchDependency(*unknown));
         }
+        // Callers refuse cycles in better words.
+        in_order(jobs).map(|_| ()).map_err(Refusal::NoSuchDependency)
     }
 
     /// The first state of a job whose dependencies are all in memory, and its edges.
@@ -108,7 +139,7 @@ impl Brain {
             if is_over && spec.on_dependency_failure == OnDependencyFailure::Cancel {
                 failed = Some((*dependency, state));
             }
-            self.add_edge(Edge { dependency: *dependency, dependent: id });
+            self.add_edge(Edge { dependency: *dependency, dependent: id }, is_over);
         }
         let state = match (waiting_on, failed) {
             (0, _) => plain,
@@ -121,16 +152,19 @@ impl Brain {
         (state, waiting_on)
     }
 
-    fn add_edge(&mut self, edge: Edge) {
+    /// With a dependency that is over, nobody knows whether there will ever be something to tell: it is left to the store.
+    fn add_edge(&mut self, edge: Edge, is_over: bool) {
         let dependency = edge.dependency;
         let Some(entry) = self.jobs.get_mut(&dependency) else { return };
         let first = !entry.job.extra.as_ref().is_some_and(|extra| extra.has_dependents);
         if first {
             entry.job.extra_mut().has_dependents = true;
             self.mark(dependency);
+            // It changes where it stands: a page under way that shows its former row must not pass it over.
+            self.index(dependency);
         }
         let complete = first || self.dependencies.known.contains_key(&dependency);
-        if complete && self.dependencies.edges < IN_MEMORY {
+        if complete && !is_over && self.dependencies.edges < IN_MEMORY {
             self.dependencies.remember(edge);
         } else {
             self.leaving.extend(self.dependencies.forget(dependency));
@@ -140,20 +174,22 @@ impl Brain {
 
     /// A job with dependents has ended: they will be told in this turn.
     pub(super) fn note_end(&mut self, job: JobId) {
-        self.dependencies.ended.push(job);
+        self.dependencies.ended.push_back(job);
     }
 
     /// Tells dependents of all ends of this turn, and of the ends that follow from that.
     pub(super) fn tell_dependents(&mut self) {
-        while let Some(id) = self.dependencies.ended.pop() {
+        while let Some(id) = self.dependencies.ended.pop_front() {
             if self.dependencies.known.contains_key(&id) {
                 let dependents = self.dependencies.forget(id);
                 dependents.iter().for_each(|dependent| self.tell(id, *dependent));
                 self.leaving.extend(dependents);
             } else {
-                self.dependencies.settling.insert(id, None);
-                self.dependencies.marks.push(Settling { job: id, told: None });
-                self.read_dependents(id, None);
+                let under_way = self.dependencies.settling.contains_key(&id);
+                self.dependencies.settle(id, Telling { told: None, outdated: under_way });
+                if !under_way {
+                    self.read_dependents(id, None);
+                }
             }
         }
     }
@@ -161,7 +197,7 @@ impl Brain {
     /// An earlier leader ended before it had told everybody of this end.
     pub(super) fn go_on_telling(&mut self, mark: Settling, job: Job) {
         self.jobs.entry(mark.job).or_insert_with(|| Entry::stored(job));
-        self.dependencies.settling.insert(mark.job, mark.told);
+        self.dependencies.settling.insert(mark.job, Telling { told: mark.told, outdated: false });
         self.read_dependents(mark.job, mark.told);
     }
 
@@ -174,11 +210,16 @@ impl Brain {
         self.effects.push(Effect::ReadDependents { job, after, limit: self.config.window });
     }
 
-    /// A page of those that wait for a job whose end is being told. One that was asked for a former end is left unread:
-    /// another is on its way.
+    /// A page of those that wait for a job whose end is being told. One that was asked for a former end is left unread,
+    /// and another is asked for.
     pub(super) fn take_dependents(&mut self, id: JobId, after: Option<JobId>, limit: usize, found: Vec<Job>) {
         let believed = self.believed(Source::Dependents(id), &found);
-        let Some(told) = self.dependencies.settling.get(&id).copied().filter(|told| *told == after) else { return };
+        let Some(Telling { told, outdated }) = self.dependencies.settling.get(&id).copied() else { return };
+        if outdated || told != after {
+            self.dependencies.settling.insert(id, Telling { told, outdated: false });
+            self.read_dependents(id, told);
+            return;
+        }
         // It was sent for again meanwhile: whoever has not heard of its former end waits for the next.
         let over = self.state_kind(id).is_some_and(StateKind::is_finished);
         let all = !over || (believed == found.len() && found.len() < limit);
@@ -190,12 +231,10 @@ impl Brain {
             self.tell(id, dependent);
         }
         if all {
-            self.dependencies.settling.remove(&id);
-            self.dependencies.told.push(id);
+            self.dependencies.settled(id);
             self.leaving.push(id);
         } else {
-            self.dependencies.settling.insert(id, last);
-            self.dependencies.marks.push(Settling { job: id, told: last });
+            self.dependencies.settle(id, Telling { told: last, outdated: false });
             self.read_dependents(id, last);
         }
     }
@@ -219,6 +258,9 @@ impl Brain {
             return;
         }
         extra.waiting_on = extra.waiting_on.saturating_sub(1);
+        if planted(Defect::ReleasedEarly) {
+            extra.waiting_on = 0;
+        }
         let (left, not_before) = (extra.waiting_on, extra.not_before);
         if state != StateKind::Succeeded {
             // It may be replayed and succeed: that must not count a second time.
@@ -229,6 +271,34 @@ impl Brain {
             let released = self.step(dependent, &Event::Satisfied(not_before));
             debug_assert!(released.is_ok(), "{released:?}");
         }
+    }
+}
+
+/// The places of jobs that come together in an order in which each follows those it depends on, and else the order they
+/// came in. On a cycle there is none: then one that is on it, or waits for it.
+pub(super) fn in_order(jobs: &[NewJob]) -> Result<Vec<usize>, JobId> {
+    let places: IdMap<JobId, usize> = jobs.iter().enumerate().map(|(place, job)| (job.id, place)).collect();
+    let before = |place: usize| jobs[place].spec.depends_on.iter().filter_map(|id| places.get(id)).copied();
+    if (0..jobs.len()).all(|place| before(place).all(|dependency| dependency < place)) {
+        return Ok((0..jobs.len()).collect());
+    }
+    let mut open: Vec<usize> = (0..jobs.len()).map(|place| before(place).count()).collect();
+    let mut after: Vec<Vec<usize>> = vec![Vec::new(); jobs.len()];
+    (0..jobs.len()).for_each(|place| before(place).for_each(|dependency| after[dependency].push(place)));
+    let mut order: Vec<usize> = (0..jobs.len()).filter(|place| open[*place] == 0).collect();
+    let mut next = 0;
+    while let Some(done) = order.get(next).copied() {
+        next += 1;
+        for dependent in std::mem::take(&mut after[done]) {
+            open[dependent] -= 1;
+            if open[dependent] == 0 {
+                order.push(dependent);
+            }
+        }
+    }
+    match open.iter().position(|open| *open > 0) {
+        Some(stuck) => Err(jobs[stuck].id),
+        None => Ok(order),
     }
 }
 

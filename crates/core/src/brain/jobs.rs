@@ -1,20 +1,31 @@
 //! What users and workers want of jobs.
 
-use super::*;
+use super::{schedules::schedule_name, *};
 use crate::dead_letter::DeadLetter;
+use dependencies::in_order;
 
 impl Brain {
     /// Stores these jobs, all or none. Those with an idempotency key that is taken are not stored a second time.
     pub(super) fn enqueue(&mut self, jobs: Vec<NewJob>, parent: Option<JobId>) -> Result<Answer, Refusal> {
         self.check_new(&jobs)?;
+        let existed = self.take_in(jobs, parent);
+        Ok(if existed.is_empty() { Answer::Done } else { Answer::Existed(existed) })
+    }
+
+    /// Stores jobs that can be taken, and returns the places of those that were there already.
+    fn take_in(&mut self, jobs: Vec<NewJob>, parent: Option<JobId>) -> Vec<(usize, JobId)> {
+        let order = in_order(&jobs).unwrap_or_default();
+        let mut jobs: Vec<Option<NewJob>> = jobs.into_iter().map(Some).collect();
         let mut existed = Vec::new();
-        for (place, job) in jobs.into_iter().enumerate() {
+        for place in order {
+            let Some(job) = jobs[place].take() else { continue };
             match job.spec.idempotency_key.as_deref().and_then(|key| self.keys.get(key)) {
                 Some(first) => existed.push((place, *first)),
                 None => self.create(job, parent, None),
             }
         }
-        Ok(if existed.is_empty() { Answer::Done } else { Answer::Existed(existed) })
+        existed.sort_unstable();
+        existed
     }
 
     /// Whether these jobs can be taken.
@@ -93,10 +104,12 @@ impl Brain {
         let job = &self.entry(id)?.job;
         let by_hand = job.state.kind().is_finished();
         let waits = by_hand && job.extra.as_ref().is_some_and(|extra| extra.waiting_on > 0);
-        self.step(id, if waits { &Event::RetryWhenSatisfied } else { &Event::Retry })?;
+        let event = if waits { Event::RetryWhenSatisfied } else { Event::Retry };
+        job.state.next(&event, self.now)?;
         if by_hand && let Some(entry) = self.jobs.get_mut(&id) {
             (entry.job.attempt, entry.job.losses) = (0, 0);
         }
+        self.step(id, &event)?;
         self.state_of(id)
     }
 
@@ -125,7 +138,12 @@ impl Brain {
     }
 
     fn discard(&mut self, id: JobId) -> bool {
-        let Some(letter) = self.jobs.get(&id).and_then(|entry| DeadLetter::of(&entry.job)) else { return false };
+        let Some(entry) = self.jobs.get_mut(&id) else { return false };
+        let Some(letter) = DeadLetter::of(&entry.job) else { return false };
+        if std::mem::replace(&mut entry.job.extra_mut().discarded, true) {
+            return false;
+        }
+        self.mark(id);
         self.moves.drop_dead_letter(id, letter.fingerprint);
         true
     }
@@ -133,13 +151,15 @@ impl Brain {
     fn forget(&mut self, id: JobId) -> bool {
         let finished = |entry: &&Entry| entry.job.state.kind().is_finished();
         let Some(job) = self.jobs.get(&id).filter(finished).map(|Entry { job, .. }| job.clone()) else { return false };
-        if self.dependencies.needs(id) {
+        // Its end has not been told to everybody yet, or somebody will tell it of his.
+        if self.dependencies.needs(id) || self.dependencies.are_to_hear(id) {
             return false;
         }
         self.discard(id);
         self.queues.count(&job.queue, job.state.kind(), -1);
         self.forgotten.push(id);
         self.jobs.remove(&id);
+        self.reads.note_change(id, self.batch);
         true
     }
 
@@ -173,6 +193,8 @@ impl Brain {
         if let (Some(at), State::Scheduled { .. }) = (started_at, &self.entry(id)?.job.state) {
             self.started(id, execution, at)?;
         }
+        // Only what came to an end of its own has children: what is run again from its start would make them again.
+        let children = if ran { children } else { Vec::new() };
         let outcome = match (outcome, self.check_new(&children)) {
             (Outcome::Cancelled, _) if self.entry(id)?.job.state.cancel().is_none() => {
                 Outcome::Failed(Failure::new(FailureKind::Error, "stopped by its worker although nobody asked for it"))
@@ -192,6 +214,7 @@ impl Brain {
             Outcome::Cancelled => Event::ConfirmCancel(execution),
             Outcome::Released => Event::Release(execution),
             Outcome::Snoozed { delay } => Event::Snooze(execution, self.now + *delay),
+            Outcome::Blocked { .. } if planted(Defect::BlockIgnored) => Event::Release(execution),
             Outcome::Blocked { reason } => Event::Block(execution, reason.clone()),
         };
         self.end(id, &event, outcome, finished_at, log_entries)?;
@@ -199,13 +222,15 @@ impl Brain {
             entry.result = result.map(Arc::from);
         }
         self.put_data(id, data.map(Arc::from));
-        self.enqueue(children, Some(id)).map(|_| ())
+        self.take_in(children, Some(id));
+        Ok(())
     }
 
     /// What the worker of a job must know besides its payload.
     pub(super) fn more_of(&self, job: &Job) -> Option<Box<RunMore>> {
         let extra = job.extra.as_ref()?;
-        let more = RunMore { depends: extra.depends, has_data: extra.has_data, tick: None };
+        let tick = extra.tick.map(|tick| (schedule_name(job), tick));
+        let more = RunMore { depends: extra.depends, has_data: extra.has_data, tick };
         (more != RunMore::default()).then(|| Box::new(more))
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     id::{DeliveryId, JobId, ScheduleId},
     job::Job,
     queue::QueueRecord,
-    schedule::ScheduleRecord,
+    schedule::{Overlap, ScheduleRecord},
     state::StateKind,
     webhook::Delivery,
 };
@@ -15,6 +15,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
+use uuid::Uuid;
 
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
@@ -58,8 +59,16 @@ impl Kept {
             self.schedules.insert(write.record.id, (write.record.clone(), job));
         }
         batch.dropped_schedules.iter().for_each(|id| _ = self.schedules.remove(id));
-        batch.dropped_dead_letters.iter().for_each(|(job, _)| _ = self.dead_letters.remove(job));
-        self.dead_letters.extend(batch.dead_letters.iter().map(|letter| (letter.job, letter.clone())));
+        for (job, fingerprint) in &batch.dropped_dead_letters {
+            if self.dead_letters.remove(job).map(|letter| letter.fingerprint) != Some(*fingerprint) {
+                return Err(format!("{job} was not in the dead-letter queue, or not in that group"));
+            }
+        }
+        for letter in &batch.dead_letters {
+            if self.dead_letters.insert(letter.job, letter.clone()).is_some() {
+                return Err(format!("{} is in the dead-letter queue already", letter.job));
+            }
+        }
         self.deliveries.extend(batch.deliveries.iter().map(|delivery| (delivery.id, delivery.clone())));
         for job in &batch.forgotten {
             self.edges.retain(|edge| edge.dependency != *job && edge.dependent != *job);
@@ -77,14 +86,31 @@ impl Kept {
             |((queue, state), count): (&(Arc<str>, StateKind), &i64)| (Arc::clone(queue), *state, *count as u64);
         loaded.counts = counted.map(count).collect();
         loaded.schedules = self.schedules.values().cloned().collect();
+        let replacing = self.schedules.values().filter(|(record, _)| record.overlap == Overlap::Replace);
+        let live = replacing.flat_map(|(record, _)| &record.live);
+        loaded.replaceable = live.filter_map(|id| job(*id)).collect();
         let mark = |(id, told): (&JobId, &Option<JobId>)| Some((Settling { job: *id, told: *told }, job(*id)?));
         loaded.settling = self.settling.iter().filter_map(mark).collect();
     }
 
+    /// Whether the counts are those of these jobs, which are all there are, as they are.
+    pub fn check_counts<'a>(&self, jobs: impl Iterator<Item = &'a Job>) -> Result<(), String> {
+        let mut counted: BTreeMap<(Arc<str>, StateKind), i64> = BTreeMap::new();
+        for job in jobs {
+            *counted.entry((Arc::clone(&job.queue), job.state.kind())).or_default() += 1;
+        }
+        let kept = self.counts.iter().filter(|(_, count)| **count != 0);
+        match kept.clone().eq(counted.iter()) {
+            true => Ok(()),
+            false => Err(format!("the counts are {:?}, and there are {counted:?}", kept.collect::<Vec<_>>())),
+        }
+    }
+
     /// Jobs that depend on this one, in the order of their ids.
     pub fn dependents(&self, dependency: JobId, after: Option<JobId>, limit: usize) -> Vec<JobId> {
-        let of_it = self.edges.iter().filter(|edge| edge.dependency == dependency).map(|edge| edge.dependent);
-        of_it.filter(|dependent| Some(*dependent) > after).take(limit).collect()
+        let first = Edge { dependency, dependent: after.unwrap_or(JobId(Uuid::nil())) };
+        let of_it = self.edges.range(first..).take_while(|edge| edge.dependency == dependency);
+        of_it.map(|edge| edge.dependent).filter(|dependent| Some(*dependent) > after).take(limit).collect()
     }
 
     pub fn taken(&self, keys: &[Arc<str>]) -> HashMap<Arc<str>, JobId> {

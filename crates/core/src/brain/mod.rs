@@ -19,6 +19,7 @@ mod pages;
 mod placements;
 mod queues;
 mod ready;
+mod schedules;
 mod timers;
 mod workers;
 
@@ -35,6 +36,7 @@ pub use input::{
 #[cfg(any(test, feature = "inspect"))]
 pub use kept::Kept;
 pub use queues::QueueView;
+pub use schedules::ScheduleView;
 
 use crate::{
     defect::{Defect, planted},
@@ -56,6 +58,7 @@ use pages::Reads;
 use placements::Placements;
 use queues::Queues;
 use ready::Ready;
+use schedules::Schedules;
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
@@ -126,6 +129,7 @@ pub struct Brain {
     placements: Placements,
     dependencies: Dependencies,
     queues: Queues,
+    schedules: Schedules,
     moves: Moves,
     /// Idempotency keys that this turn has asked for or made, and whose they are.
     keys: HashMap<Arc<str>, JobId>,
@@ -184,6 +188,8 @@ pub struct Loaded {
     pub queues: Vec<QueueRecord>,
     pub counts: Vec<(Arc<str>, StateKind, u64)>,
     pub schedules: Vec<(ScheduleRecord, ScheduledJob)>,
+    /// The unfinished jobs of schedules whose ticks replace them.
+    pub replaceable: Vec<Job>,
     /// Ends that are being told, with the jobs that ended.
     pub settling: Vec<(Settling, Job)>,
 }
@@ -208,6 +214,7 @@ impl Brain {
             placements: Placements::default(),
             dependencies: Dependencies::default(),
             queues: Queues::load(loaded.queues, loaded.counts),
+            schedules: Schedules::load(loaded.schedules),
             moves: Moves::default(),
             keys: HashMap::new(),
             new_keys: Vec::new(),
@@ -233,6 +240,10 @@ impl Brain {
             brain.fleet.add(record, now.elapsed + brain.config.lease);
             brain.fleet.update(id, |worker| worker.parked_until = now.elapsed + parked);
         }
+        brain.ready.clock(brain.now);
+        for (queue, wait) in brain.queues.ageing() {
+            brain.ready.set_ageing(&queue, Some(wait));
+        }
         for job in loaded.active {
             brain.take_back(job);
         }
@@ -240,8 +251,13 @@ impl Brain {
             brain.take_back_placed(placement, job);
         }
         brain.placements.inherited(loaded.placed_in);
+        for job in loaded.replaceable {
+            brain.jobs.entry(job.id).or_insert_with(|| Entry::stored(job));
+        }
         for (mark, job) in loaded.settling {
-            brain.go_on_telling(mark, job);
+            if !planted(Defect::TellingForgotten) {
+                brain.go_on_telling(mark, job);
+            }
         }
         for (class, priority) in loaded.lanes {
             let wanted = brain.ready.expect(class, priority);
@@ -255,6 +271,7 @@ impl Brain {
         if let Some(run) = job.state.run().copied() {
             self.executions.insert(run.execution, job.id);
             self.fleet.update(run.worker, |worker| worker.hold(run.execution, &job.requirements));
+            self.queues.occupy(&job.queue, job.concurrency().filter(|_| !planted(Defect::KeyForgotten)));
         }
         if let Some(at) = job.due_at() {
             self.timers.pin(at, job.id);
@@ -293,9 +310,15 @@ impl Brain {
         self.tokens.get(&token).map(|token| token.worker)
     }
 
-    /// Whether any job is not finished. Jobs that are not in memory wait behind some that are, or are being read.
+    /// Whether any job will move, or be made, although nobody from outside does anything. Jobs that are not in memory wait
+    /// behind some that are, or are being read; those that depend on others move with them.
     pub fn has_work(&self) -> bool {
-        !self.reads.none_open() || self.jobs.values().any(|entry| !entry.job.state.kind().is_finished())
+        let moves = |job: &Job| match job.state.kind() {
+            StateKind::Waiting | StateKind::Blocked => false,
+            StateKind::Pending => !self.queues.is_paused(&job.queue),
+            kind => !kind.is_finished(),
+        };
+        !self.reads.none_open() || self.schedules.any_runs() || self.jobs.values().any(|entry| moves(&entry.job))
     }
 
     /// Why a job is not running, in words.
@@ -307,7 +330,10 @@ impl Brain {
             State::Waiting { .. } => waits_for(job),
             State::Blocked { reason, .. } => format!("waits to be resumed: {reason}"),
             State::Scheduled { .. } => "its worker has not started it yet".into(),
-            State::Pending { .. } => self.fleet.why_wait(job.task_type.as_deref(), &job.requirements),
+            State::Pending { .. } => {
+                let no_worker = || self.fleet.why_wait(job.task_type.as_deref(), &job.requirements);
+                self.why_held(&job.queue, job.concurrency()).unwrap_or_else(no_worker)
+            }
             _ => String::new(),
         }
     }
@@ -316,7 +342,9 @@ impl Brain {
     pub fn next_wake(&self) -> (Option<Time>, Option<Elapsed>) {
         let expiry = self.fleet.next_expiry(self.config.lease_grace);
         let lease = expiry.map(|at| at.min(self.elapsed + LEASE_WATCH));
-        (self.timers.next(), lease.into_iter().chain(self.placements.next_wake()).min())
+        let order = self.queues.next_wake().into_iter().chain(self.ready.next_rise());
+        let due = self.timers.next().into_iter().chain(order).chain(self.schedules.next()).min();
+        (due, lease.into_iter().chain(self.placements.next_wake()).min())
     }
 
     // ---- the turn -----------------------------------------------------------------------------------------------
@@ -358,7 +386,10 @@ impl Brain {
                 let answer = self.set_queue(&queue, order);
                 self.answer(caller, answer);
             }
-            Input::SetSchedule { caller, .. } => self.answer(caller, Err(Refusal::NoSuchSchedule)),
+            Input::SetSchedule { caller, schedule, order } => {
+                let answer = self.set_schedule(schedule, order);
+                self.answer(caller, answer);
+            }
             Input::CreateToken { caller, token } => {
                 self.dirty_tokens.insert(token.hash);
                 self.tokens.insert(token.hash, token);
@@ -402,7 +433,10 @@ impl Brain {
         }
         self.forget_old_tokens();
         self.write_late_placements();
+        self.fire_schedules();
         self.tell_dependents();
+        self.ready.clock(self.now);
+        self.open_rates();
         self.place();
         self.ask_for_more();
         (self.take_batch(), std::mem::take(&mut self.effects))
@@ -423,6 +457,7 @@ impl Brain {
         let kind = job.state.kind();
         kind.is_active()
             || self.dependencies.needs(job.id)
+            || self.schedules.needs(job)
             || (!kind.is_finished() && (self.ready.holds(job) || self.timer_held(job)))
     }
 
@@ -587,6 +622,9 @@ impl Brain {
         while self.fleet.any_free()
             && let Some(head) = self.ready.head_after(passed)
         {
+            if self.held_back(&head) {
+                continue;
+            }
             // What comes next is still in the store; to go on with less would break the order.
             let Some(id) = head.job else { break };
             let worker = self
@@ -595,19 +633,24 @@ impl Brain {
                 .and_then(|Entry { job, .. }| self.fleet.pick(job.task_type.as_deref(), &job.requirements));
             match worker {
                 Some(worker) if self.assign(id, worker) => {}
-                _ => passed = Some(head),
+                _ => {
+                    self.ready.pass(head.class);
+                    passed = Some(head);
+                }
             }
         }
     }
 
     fn assign(&mut self, id: JobId, worker: WorkerId) -> bool {
         let execution = ExecutionId(self.make_id());
+        if let Some(entry) = self.jobs.get_mut(&id)
+            && (entry.job.attempt == 0 || !planted(Defect::RetryNotCounted))
+        {
+            entry.job.attempt += 1;
+        }
         let bound = self.step(id, &Event::Assign(Run { execution, worker }));
         debug_assert!(bound.is_ok(), "{bound:?}");
         let Some(entry) = self.jobs.get_mut(&id).filter(|_| bound.is_ok()) else { return false };
-        if entry.job.attempt == 0 || !planted(Defect::RetryNotCounted) {
-            entry.job.attempt += 1;
-        }
         let (attempt, needs) = (entry.job.attempt, entry.job.requirements);
         entry.job.begin(Execution::new(Run { execution, worker }, attempt, self.now));
         self.executions.insert(execution, id);
@@ -674,7 +717,9 @@ impl Brain {
         if let Some(entry) = self.jobs.get_mut(&id) {
             let lost = matches!(&outcome, Outcome::Failed(failure) if failure.kind == FailureKind::WorkerLost);
             entry.job.losses += u32::from(lost && !planted(Defect::LossNotCounted));
-            entry.job.attempt -= u32::from(!outcome.counts()).min(entry.job.attempt);
+            let counts =
+                outcome.counts() || matches!(outcome, Outcome::Blocked { .. }) && planted(Defect::BlockCounted);
+            entry.job.attempt -= u32::from(!counts).min(entry.job.attempt);
             if let Some(current) = entry.job.current_mut() {
                 (current.finished_at, current.outcome, current.log_entries) = (Some(at), Some(outcome), log_entries);
             }

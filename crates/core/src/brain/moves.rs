@@ -1,5 +1,5 @@
 //! What follows when a job moves from one state to another, whatever moved it: counts, events, dead letters, webhooks, and
-//! those that wait for its end.
+//! its schedule, and those that wait for its end.
 
 use super::{Batch, Brain};
 use crate::{
@@ -9,22 +9,24 @@ use crate::{
     state::StateKind,
     webhook::Delivery,
 };
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 #[derive(Debug, Default)]
 pub(super) struct Moves {
     pub changes: Vec<Change>,
     /// Where in `changes` a job is.
     jobs: IdMap<JobId, usize>,
-    dead: Vec<DeadLetter>,
+    dead: BTreeMap<JobId, DeadLetter>,
     dropped: Vec<(JobId, Fingerprint)>,
     deliveries: Vec<Delivery>,
 }
 
 impl Moves {
     pub fn drop_dead_letter(&mut self, job: JobId, fingerprint: Fingerprint) {
-        self.dead.retain(|letter| letter.job != job);
-        self.dropped.push((job, fingerprint));
+        // One that this batch would have made has never been there.
+        if self.dead.remove(&job).is_none() {
+            self.dropped.push((job, fingerprint));
+        }
     }
 
     fn note(&mut self, job: JobId, step: JobStep) {
@@ -44,14 +46,17 @@ impl Brain {
         let Some(entry) = self.jobs.get(&id) else { return };
         let job = &entry.job;
         let (now, state, queue) = (self.now, job.state.kind(), Arc::clone(&job.queue));
+        let schedule = job.extra.as_ref().and_then(|extra| extra.schedule);
         if before == Some(state) {
             return;
         }
         self.moves.note(id, JobStep { state, attempt: job.attempt, at: now });
         if let Some(before) = before {
             self.queues.count(&queue, before, -1);
+            schedule.into_iter().for_each(|schedule| self.schedule_moved(id, schedule, before, state));
         }
         self.queues.count(&queue, state, 1);
+        self.note_activity(id, &queue, before.is_some_and(StateKind::is_active), state.is_active());
         if before.is_some_and(StateKind::is_dead) {
             self.revived(id);
         }
@@ -60,9 +65,20 @@ impl Brain {
         }
     }
 
+    fn note_activity(&mut self, id: JobId, queue: &Arc<str>, before: bool, after: bool) {
+        if before == after {
+            return;
+        }
+        let key = self.jobs.get(&id).and_then(|entry| entry.job.concurrency()).cloned();
+        match after {
+            true => self.occupied(queue, key.as_ref()),
+            false => self.vacated(queue, key.as_ref()),
+        }
+    }
+
     fn finished_for_good(&mut self, id: JobId, state: StateKind) {
         let Some(entry) = self.jobs.get(&id) else { return };
-        self.moves.dead.extend(DeadLetter::of(&entry.job));
+        self.moves.dead.extend(DeadLetter::of(&entry.job).map(|letter| (id, letter)));
         let Some(extra) = &entry.job.extra else { return };
         let (webhook, has_dependents) = (extra.webhook.clone(), extra.has_dependents);
         if let Some(to) = webhook {
@@ -76,7 +92,10 @@ impl Brain {
 
     /// A job that had failed for good goes on.
     fn revived(&mut self, id: JobId) {
-        let Some(entry) = self.jobs.get(&id) else { return };
+        let Some(entry) = self.jobs.get_mut(&id) else { return };
+        if entry.job.extra.as_mut().is_some_and(|extra| std::mem::take(&mut extra.discarded)) {
+            return;
+        }
         let failure = entry.job.last_failure().cloned();
         let task_type = entry.job.task_type.as_deref();
         let fingerprint = failure.map(|failure| Fingerprint::of(task_type, &failure));
@@ -88,13 +107,14 @@ impl Brain {
         let moves = &mut self.moves;
         moves.jobs.clear();
         batch.changes = std::mem::take(&mut moves.changes);
-        batch.dead_letters = std::mem::take(&mut moves.dead);
+        batch.dead_letters = std::mem::take(&mut moves.dead).into_values().collect();
         batch.dropped_dead_letters = std::mem::take(&mut moves.dropped);
         batch.deliveries = std::mem::take(&mut moves.deliveries);
         let written = self.dependencies.take();
         (batch.edges, batch.dropped_edges) = (written.edges, written.dropped_edges);
         (batch.settling, batch.told) = (written.settling, written.told);
         (batch.queues, batch.counts) = self.queues.take();
+        (batch.schedules, batch.dropped_schedules) = self.schedules.take();
         batch.keys = std::mem::take(&mut self.new_keys);
         batch.forgotten = std::mem::take(&mut self.forgotten);
         self.keys.clear();

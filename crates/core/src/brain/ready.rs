@@ -1,25 +1,51 @@
 //! The queue: which job is next.
 //!
-//! Pending jobs with the same queue and requirements form a class, and what fits one of a class fits all. A class has a
-//! line per priority, and only the head of each line is in memory; the rest stays in the store and is read when the head
-//! runs short. All classes are ranked by their first job.
+//! Pending jobs with the same queue, task type, requirements and concurrency key form a class, and what fits one of a
+//! class fits all. A class has a line per priority, and only the head of each line is in memory; the rest stays in the
+//! store and is read when the head runs short. All classes are ranked by their first job.
+//!
+//! A class stands behind up to two gates: its queue and its concurrency key. Behind a closed gate it is held apart from
+//! the others. A gate that opens lets only the best of those behind it go, and whenever that one is placed, passed over or
+//! held by its other gate, the next: so an open gate never holds a class that ranks before all of its classes that are
+//! not held, and nothing is ever walked through.
 
+use super::SEQ_PER_MS;
 use crate::{
     defect::{Defect, planted},
     id::JobId,
     job::{ClassId, Job},
-    spec::Priority,
+    spec::{Concurrency, Priority},
+    time::{Millis, Time},
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
 #[derive(Debug)]
 pub(super) struct Ready {
     window: usize,
+    now: Time,
     classes: HashMap<ClassId, Class>,
+    /// The classes that nothing is known to hold.
     heads: BTreeSet<Head>,
+    held: HashMap<Gate, BTreeSet<Head>>,
+    /// Queues whose jobs rise while they wait.
+    ageing: HashMap<Arc<str>, Millis>,
+    /// When classes of these queues may rank differently.
+    rises: BTreeSet<(Time, ClassId)>,
 }
 
-/// The best of a class. `job` is missing when it is still in the store: then nobody knows yet what comes next.
+/// What can hold a class.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Gate {
+    Queue(Arc<str>),
+    /// One key can be used with several limits.
+    Key(Concurrency),
+}
+
+/// The best of a class, with the priority that it counts as. `job` is missing when it is still in the store: then nobody
+/// knows yet what comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Head {
     pub priority: Priority,
@@ -32,6 +58,18 @@ pub(super) struct Head {
 struct Class {
     lines: [Line; 4],
     head: Option<Head>,
+    /// Known since the first job of it was seen.
+    owner: Option<Owner>,
+    held: Option<Gate>,
+    /// When one of its first jobs rises.
+    rise: Option<Time>,
+}
+
+/// Whose jobs these are.
+#[derive(Clone, Debug)]
+struct Owner {
+    queue: Arc<str>,
+    key: Option<Concurrency>,
 }
 
 /// All jobs of the line with a place up to `end` are in `window`; `more` says that the store may have some beyond it.
@@ -55,7 +93,46 @@ pub(super) struct Wanted {
 
 impl Ready {
     pub fn new(window: usize) -> Self {
-        Self { window, classes: HashMap::new(), heads: BTreeSet::new() }
+        Self {
+            window,
+            now: Time::default(),
+            classes: HashMap::new(),
+            heads: BTreeSet::new(),
+            held: HashMap::new(),
+            ageing: HashMap::new(),
+            rises: BTreeSet::new(),
+        }
+    }
+
+    /// Lets those rise that have waited long enough by now.
+    pub fn clock(&mut self, now: Time) {
+        self.now = now;
+        while let Some((at, class)) = self.rises.first().copied().filter(|(at, _)| *at <= now) {
+            self.rises.remove(&(at, class));
+            if let Some(class) = self.classes.get_mut(&class) {
+                class.rise = None;
+            }
+            self.rank(class);
+        }
+    }
+
+    /// When the order may change by itself.
+    pub fn next_rise(&self) -> Option<Time> {
+        self.rises.first().map(|(at, _)| *at)
+    }
+
+    /// Jobs of this queue rise by one priority for every `wait`.
+    pub fn set_ageing(&mut self, queue: &Arc<str>, wait: Option<Millis>) {
+        let old = match wait {
+            Some(wait) => self.ageing.insert(Arc::clone(queue), wait),
+            None => self.ageing.remove(queue),
+        };
+        if old != wait {
+            // Those that are not known yet may be of this queue.
+            let of_it = |class: &Class| class.owner.as_ref().is_none_or(|owner| owner.queue == *queue);
+            let classes = self.classes.iter().filter(|(_, class)| of_it(class)).map(|(id, _)| *id);
+            classes.collect::<Vec<_>>().into_iter().for_each(|class| self.rank(class));
+        }
     }
 
     pub fn classes(&self) -> usize {
@@ -68,9 +145,11 @@ impl Ready {
 
     /// Puts a pending job in line.
     pub fn insert(&mut self, job: &Job) {
-        let window = self.window;
-        self.line(job).insert(window, job.seq, job.id);
-        self.rank(job.class());
+        let (window, id) = (self.window, job.class());
+        let class = self.classes.entry(id).or_default();
+        class.learn(job);
+        class.lines[job.priority as usize].insert(window, job.seq, job.id);
+        self.rank(id);
     }
 
     /// Takes a job out of line, wherever it stands.
@@ -130,48 +209,166 @@ impl Ready {
     /// Takes in the whole part of a page, which was the `last` if it was short; `keep` are those that still wait.
     pub fn loaded(&mut self, class: ClassId, priority: Priority, last: bool, whole: &[Job], keep: &[Job]) {
         if let Some(entry) = self.classes.get_mut(&class) {
+            whole.first().into_iter().for_each(|job| entry.learn(job));
             entry.lines[priority as usize].loaded(last, whole, keep);
         }
         self.rank(class);
     }
 
-    fn line(&mut self, job: &Job) -> &mut Line {
-        &mut self.classes.entry(job.class()).or_default().lines[job.priority as usize]
+    /// Whose jobs a class holds, as far as that is known.
+    pub fn owner(&self, class: ClassId) -> Option<(&Arc<str>, Option<&Concurrency>)> {
+        let owner = self.classes.get(&class)?.owner.as_ref()?;
+        Some((&owner.queue, owner.key.as_ref()))
     }
 
-    /// Puts the class where its first job belongs; a class without jobs is forgotten.
+    pub fn holds_any(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Holds a class behind a gate that is closed.
+    pub fn hold(&mut self, id: ClassId, gate: Gate) {
+        let Some(class) = self.classes.get_mut(&id).filter(|class| class.held.is_none()) else { return };
+        let Some(head) = class.head.filter(|head| self.heads.remove(head)) else { return };
+        class.held = Some(gate.clone());
+        self.held.entry(gate).or_default().insert(head);
+    }
+
+    /// Lets the best class go that a gate holds, because the gate is open, or may be.
+    pub fn release(&mut self, gate: &Gate) {
+        let Some(held) = self.held.get_mut(gate) else { return };
+        let best = held.pop_first();
+        if held.is_empty() {
+            self.held.remove(gate);
+        }
+        let Some(head) = best else { return };
+        self.heads.insert(head);
+        if let Some(class) = self.classes.get_mut(&head.class) {
+            class.held = None;
+        }
+    }
+
+    /// A class is passed over: whoever waits behind its gates may fit where it does not.
+    pub fn pass(&mut self, class: ClassId) {
+        if self.held.is_empty() {
+            return;
+        }
+        let owner = self.classes.get(&class).and_then(|class| class.owner.as_ref());
+        owner.map(Owner::gates).into_iter().flatten().for_each(|gate| self.release(&gate));
+    }
+
+    /// Puts the class where its first job belongs, free of what held it; a class without jobs is forgotten. Its gates, if
+    /// they are open, go by the new order.
     fn rank(&mut self, id: ClassId) {
         let Some(class) = self.classes.get_mut(&id) else { return };
-        let head = class.first(id);
-        if head != class.head {
-            if let Some(old) = &class.head {
-                self.heads.remove(old);
-            }
-            if let Some(new) = head {
-                self.heads.insert(new);
-            }
-            class.head = head;
+        let ageing = match &class.owner {
+            _ if self.ageing.is_empty() => Ageing::None,
+            None => Ageing::Unknown,
+            Some(owner) => self.ageing.get(&owner.queue).map_or(Ageing::None, |wait| Ageing::Every(*wait)),
+        };
+        let rise = class.next_rise(ageing, self.now);
+        if rise != class.rise {
+            class.rise.into_iter().for_each(|at| _ = self.rises.remove(&(at, id)));
+            self.rises.extend(rise.map(|at| (at, id)));
+            class.rise = rise;
+        }
+        let head = class.first(id, ageing, self.now);
+        if head == class.head && head.is_some() {
+            return;
+        }
+        let (old, gate) = (std::mem::replace(&mut class.head, head), class.held.take());
+        let was_free = gate.is_none();
+        self.take_out(old, gate);
+        self.heads.extend(head);
+        if was_free {
+            self.pass(id);
         }
         if head.is_none() {
             self.classes.remove(&id);
         }
     }
+
+    fn take_out(&mut self, head: Option<Head>, gate: Option<Gate>) {
+        let Some(head) = head else { return };
+        let Some(gate) = gate else {
+            self.heads.remove(&head);
+            return;
+        };
+        if let Some(held) = self.held.get_mut(&gate) {
+            held.remove(&head);
+            if held.is_empty() {
+                self.held.remove(&gate);
+            }
+        }
+    }
+}
+
+/// How the jobs of a class rise while they wait.
+#[derive(Clone, Copy, Debug)]
+enum Ageing {
+    None,
+    Every(Millis),
+    /// Nobody knows the queue of the class yet, and some queues are ageing.
+    Unknown,
+}
+
+impl Ageing {
+    /// What a job counts as that has stood in line since its place was given.
+    fn priority(self, priority: Priority, seq: u64, now: Time) -> Priority {
+        let risen = match self {
+            Ageing::None => 0,
+            Ageing::Every(wait) => (now - placed_at(seq)).0 / wait.0.max(1),
+            Ageing::Unknown => u64::MAX,
+        };
+        Priority::ALL[(priority as usize).saturating_sub(usize::try_from(risen).unwrap_or(usize::MAX))]
+    }
+
+    /// When it counts as more than it does now.
+    fn next(self, priority: Priority, seq: u64, now: Time) -> Option<Time> {
+        let Ageing::Every(wait) = self else { return None };
+        let risen = (now - placed_at(seq)).0 / wait.0.max(1);
+        (risen < priority as u64).then(|| placed_at(seq) + Millis((risen + 1).saturating_mul(wait.0)))
+    }
+}
+
+fn placed_at(seq: u64) -> Time {
+    Time(i64::try_from(seq / SEQ_PER_MS).unwrap_or(i64::MAX))
+}
+
+impl Owner {
+    fn gates(&self) -> impl Iterator<Item = Gate> + use<> {
+        let queue = Gate::Queue(Arc::clone(&self.queue));
+        std::iter::once(queue).chain(self.key.clone().map(Gate::Key))
+    }
 }
 
 impl Class {
-    fn first(&self, class: ClassId) -> Option<Head> {
-        let mut order = Priority::ALL;
-        if planted(Defect::PriorityIgnored) {
-            order.reverse();
+    fn learn(&mut self, job: &Job) {
+        if self.owner.is_none() {
+            self.owner = Some(Owner { queue: Arc::clone(&job.queue), key: job.concurrency().cloned() });
         }
-        order.into_iter().find_map(|priority| {
+    }
+
+    /// The first of each line: its priority and its place. In a line whose head is in the store that place is an
+    /// earlier one than the head has.
+    fn firsts(&self) -> impl DoubleEndedIterator<Item = (Priority, u64, Option<JobId>)> + '_ {
+        Priority::ALL.into_iter().filter_map(|priority| {
             let line = &self.lines[priority as usize];
             match line.window.first_key_value() {
-                Some((seq, job)) => Some(Head { priority, seq: *seq, class, job: Some(*job) }),
-                None if line.more => Some(Head { priority, seq: line.end, class, job: None }),
+                Some((seq, job)) => Some((priority, *seq, Some(*job))),
+                None if line.more => Some((priority, line.end, None)),
                 None => None,
             }
         })
+    }
+
+    fn first(&self, class: ClassId, ageing: Ageing, now: Time) -> Option<Head> {
+        let head = |(priority, seq, job)| Head { priority: ageing.priority(priority, seq, now), seq, class, job };
+        let mut heads = self.firsts().map(head);
+        if planted(Defect::PriorityIgnored) { heads.next_back() } else { heads.min() }
+    }
+
+    fn next_rise(&self, ageing: Ageing, now: Time) -> Option<Time> {
+        self.firsts().filter_map(|(priority, seq, _)| ageing.next(priority, seq, now)).min()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Workers that come, go, fall silent and come back.
 
 use super::*;
+use crate::{journal::Change, worker::WorkerState};
 
 impl Brain {
     pub(super) fn register(&mut self, request: Registration) -> Result<Answer, Refusal> {
@@ -59,6 +60,8 @@ impl Brain {
         if reborn {
             self.dirty_workers.insert(id);
         }
+        let leaving = self.fleet.get(id).is_some_and(|worker| worker.state() == WorkerState::Draining);
+        self.note_worker(id, if leaving { WorkerState::Draining } else { WorkerState::Ready });
         let named: BTreeSet<ExecutionId> = hello.held.iter().chain(&hello.ended).copied().collect();
         let bound = |execution: &ExecutionId| Bound { execution: *execution, job: self.bound(id, *execution) };
         let verdicts = named.iter().map(bound).collect();
@@ -99,6 +102,11 @@ impl Brain {
         });
     }
 
+    /// Event streams tell that workers come and go, not whenever one is busy.
+    fn note_worker(&mut self, id: WorkerId, state: WorkerState) {
+        self.moves.changes.push(Change::Worker { id, state, at: self.now });
+    }
+
     pub(super) fn renew(&mut self, worker: WorkerId, at: Elapsed) {
         let lease_until = at + self.config.lease;
         self.fleet.update(worker, |worker| {
@@ -117,6 +125,7 @@ impl Brain {
         });
         let connection = connection.ok_or(Refusal::NoSuchWorker(id))?;
         self.dirty_workers.insert(id);
+        self.note_worker(id, WorkerState::Draining);
         if let Some(connection) = connection {
             self.effects.push(Effect::Drain { worker: id, connection });
         }
@@ -135,6 +144,7 @@ impl Brain {
         if let Some(worker) = self.fleet.remove(id) {
             self.dirty_workers.remove(&id);
             self.gone_workers.push(WorkerRecord { phase: Phase::Terminated, ..worker.record });
+            self.note_worker(id, WorkerState::Terminated);
         }
         Ok(Answer::Done)
     }
@@ -145,6 +155,7 @@ impl Brain {
             let (held, connection) = (worker.held.iter().copied().collect::<Vec<_>>(), worker.connection);
             self.close(id, connection);
             self.fleet.update(id, |worker| worker.lost = true);
+            self.note_worker(id, WorkerState::Unhealthy);
             for execution in held {
                 self.lose(execution, "its worker was not heard of until its lease ran out");
             }

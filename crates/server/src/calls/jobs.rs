@@ -1,6 +1,7 @@
 //! Jobs: submitting, looking, cancelling, retrying, resuming.
 
 use super::{Calls, Problem, is_json, one_line};
+use crate::webhooks::Key;
 use hodei_api::{convert, v1};
 use hodei_core::{
     brain::{Answer, Input, ManyJobs, NewJob},
@@ -69,6 +70,9 @@ impl Calls {
             return Err(Invalid::new("data", "must be JSON"));
         }
         spec.validate(&self.engine.shared().options.limits)?;
+        if let Some(secret) = spec.webhook.as_ref().and_then(|webhook| webhook.secret.as_ref()) {
+            Key::parse(&secret.0).map_err(|problem| Invalid::new("webhook.secret", problem))?;
+        }
         Ok(NewJob { id: JobId(Uuid::now_v7()), spec, payload })
     }
 

@@ -7,6 +7,8 @@ mod events;
 pub(crate) mod jobs;
 pub(crate) mod logs;
 mod queues;
+mod schedules;
+mod webhooks;
 
 use crate::{
     calls::{Calls, Problem},
@@ -39,6 +41,8 @@ pub async fn routes(
         event_service_server::EventServiceServer as Events,
         job_execution_service_server::JobExecutionServiceServer as Jobs,
         log_stream_service_server::LogStreamServiceServer as Logs, queue_service_server::QueueServiceServer as Queues,
+        schedule_service_server::ScheduleServiceServer as Schedules,
+        webhook_service_server::WebhookServiceServer as Webhooks,
         worker_admin_service_server::WorkerAdminServiceServer as Admin,
         worker_agent_service_server::WorkerAgentServiceServer as Agents,
     };
@@ -47,9 +51,11 @@ pub async fn routes(
     health.set_serving::<Logs<logs::Service>>().await;
     health.set_serving::<Agents<agents::Service>>().await;
     health.set_serving::<Admin<admin::Service>>().await;
+    health.set_serving::<Webhooks<webhooks::Service>>().await;
     health.set_serving::<Queues<queues::Service>>().await;
     health.set_serving::<DeadLetters<dead_letters::Service>>().await;
     health.set_serving::<Events<events::Service>>().await;
+    health.set_serving::<Schedules<schedules::Service>>().await;
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -57,14 +63,17 @@ pub async fn routes(
     let calls = Calls { engine: engine.clone() };
     let jobs = jobs::Service { calls: calls.clone(), closing: closing.clone() };
     let logs = logs::Service { calls: calls.clone(), closing: closing.clone() };
+    let schedules = schedules::Service { calls: calls.clone(), closing: closing.clone() };
     let events = events::Service { calls: calls.clone(), closing };
     let routes = Routes::new(health_service)
         .add_service(reflection)
         .add_service(Jobs::new(jobs).max_decoding_message_size(MAX_REQUEST).max_encoding_message_size(MAX_REQUEST))
         .add_service(Logs::new(logs))
+        .add_service(Webhooks::new(webhooks::Service { calls: calls.clone() }))
         .add_service(Queues::new(queues::Service { calls: calls.clone() }))
         .add_service(DeadLetters::new(dead_letters::Service { calls: calls.clone() }))
         .add_service(Events::new(events))
+        .add_service(Schedules::new(schedules).max_encoding_message_size(MAX_REQUEST))
         .add_service(Agents::new(agents::Service { calls }).max_decoding_message_size(MAX_REQUEST))
         .add_service(Admin::new(admin::Service { engine: engine.clone() }));
     let counted = middleware::map_response(move |response| {

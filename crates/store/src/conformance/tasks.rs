@@ -46,7 +46,7 @@ pub async fn links_come_and_go(store: Arc<dyn Store>) {
     assert_eq!(dependents(&store, 3, None, 9).await, []);
     assert_eq!(store.dependents(job_id(2), None, 9).await.expect("dependents"), [pending(3)]);
     assert_eq!(store.settling().await.expect("settling"), [mark(1, Some(3)), mark(2, None)]);
-    let mut keys = store.keys(["ü", "a", "b"].map(Arc::from).to_vec()).await.expect("keys");
+    let mut keys = store.keys(["ü", "a", "b", "a\0"].map(Arc::from).to_vec()).await.expect("keys");
     keys.sort();
     assert_eq!(keys, [("a".into(), job_id(1)), ("ü".into(), job_id(2))]);
     let batch = Batch {
@@ -57,6 +57,12 @@ pub async fn links_come_and_go(store: Arc<dyn Store>) {
     };
     leader.commit(batch, vec![]).await;
     assert_eq!(dependents(&store, 1, None, 9).await, [3, 5].map(job_id));
+    // A key stays with the first that has it.
+    let batch = Batch { keys: vec![("a".into(), job_id(3)), ("c".into(), job_id(3))], ..Batch::default() };
+    leader.commit(batch, vec![]).await;
+    let mut keys = store.keys(["a", "c"].map(Arc::from).to_vec()).await.expect("keys");
+    keys.sort();
+    assert_eq!(keys, [("a".into(), job_id(1)), ("c".into(), job_id(3))]);
     assert_eq!(store.settling().await.expect("settling"), [mark(1, Some(5))]);
 }
 
@@ -251,6 +257,8 @@ pub async fn dead_letter_pages_give_every_match_once(store: Arc<dyn Store>) {
         DeadLetterFilter { from: Some(Time(1_000)), to: Some(Time(2_000)), ..none() },
         DeadLetterFilter { from: Some(Time(1_000)), fingerprint: Some(Fingerprint(0)), ..none() },
         DeadLetterFilter { queue: Some("none".into()), ..none() },
+        DeadLetterFilter { queue: Some("queue-1\0".into()), ..none() },
+        DeadLetterFilter { task_type: Some("type-2\0".into()), ..none() },
     ];
     for filter in filters {
         let wanted = |letter: &&DeadLetter| {
@@ -544,6 +552,8 @@ pub async fn every_filter_gives_what_it_says(store: Arc<dyn Store>) {
         let found = listed(&store, &filter, || random.below(40) + 1).await;
         assert_eq!(found, expected, "{filter:?}");
     }
+    let odd = Filter { queue: Some("queue-1\0".into()), ..Filter::default() };
+    assert_eq!(listed(&store, &odd, || 9).await, []);
     assert!(store.list(Filter::default(), None, 0).await.expect("list").jobs.is_empty());
 }
 

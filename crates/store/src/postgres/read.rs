@@ -130,7 +130,8 @@ pub async fn settling(client: Object) -> Result<Vec<Settling>, StoreError> {
 }
 
 pub async fn keys(client: Object, keys: Vec<Arc<str>>) -> Result<Vec<(Arc<str>, JobId)>, StoreError> {
-    let texts: Vec<&str> = keys.iter().map(|key| &**key).collect();
+    // PostgreSQL has no text with a NUL, and refuses to look for one.
+    let texts: Vec<&str> = keys.iter().map(|key| &**key).filter(|key| !key.contains('\0')).collect();
     let rows = query(&client, "SELECT key, job FROM idempotency_keys WHERE key = ANY ($1)", &[&texts]).await?;
     rows.iter().map(|row| Ok((row.try_get::<_, &str>(0)?.into(), JobId(row.try_get(1)?)))).collect()
 }

@@ -187,7 +187,8 @@ impl<'a> Rows<'_, 'a> {
         }
         for keys in batch.keys.chunks(STATEMENT_ROWS) {
             let jobs = column(keys, |(_, job)| job.0);
-            self.send(&statements.insert_keys, vec![Box::new(column(keys, |(key, _)| &**key)), Box::new(jobs)]);
+            let params: Params<'a> = vec![Box::new(column(keys, |(key, _)| &**key)), Box::new(jobs)];
+            self.to.send(Table::Keys, &statements.insert_keys, params);
         }
     }
 

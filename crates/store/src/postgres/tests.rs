@@ -268,6 +268,7 @@ fn statements() -> Vec<(&'static str, String, Vec<&'static str>)> {
         (pages::AUDIT_OF_ACTOR, "(1, 10, 'a')".into(), vec!["audit_actor "]),
         (pages::AUDIT_OF_ACTION, "(1, 10, 'a')".into(), vec!["audit_action "]),
         (pages::AUDIT_OF_BOTH, "(1, 10, 'a', 'b')".into(), vec!["audit_actor_action "]),
+        (write("drop_counts"), "(ARRAY['q'], ARRAY[1::smallint])".into(), vec!["counts_pkey"]),
         (write("drop_edges"), format!("({IDS}, {IDS})"), vec!["edges_pkey"]),
         (write("drop_letters"), format!("({IDS})"), vec!["dead_letters_pkey", "dead_letter_groups_pkey"]),
         (write("drop_groups"), String::new(), vec!["dead_letter_groups_count"]),

@@ -130,6 +130,9 @@ impl WriterSession {
         let mut pipeline = self.pipeline(&rows);
         rows::send(&mut pipeline, &self.rows, commit)?;
         let wrote = pipeline.commit().await?;
+        if wrote.keys != commit.batch.keys.len() as u64 {
+            tracing::error!("the idempotency keys of some new jobs are taken; they stay with the first");
+        }
         if wrote.new_jobs != rows.new_jobs.ids.len() as u64 || wrote.known_jobs != rows.known_jobs.ids.len() as u64 {
             self.report_odd_rows(&rows.new_jobs).await;
             self.report_odd_rows(&rows.known_jobs).await;
@@ -270,6 +273,7 @@ pub struct Pipeline<'a> {
 pub enum Table {
     NewJobs,
     KnownJobs,
+    Keys,
     Other,
 }
 
@@ -277,6 +281,7 @@ pub enum Table {
 struct Wrote {
     new_jobs: u64,
     known_jobs: u64,
+    keys: u64,
 }
 
 impl<'a> Pipeline<'a> {
@@ -304,6 +309,7 @@ impl<'a> Pipeline<'a> {
             match answer? {
                 (Table::NewJobs, rows) => wrote.new_jobs += rows,
                 (Table::KnownJobs, rows) => wrote.known_jobs += rows,
+                (Table::Keys, rows) => wrote.keys += rows,
                 (Table::Other, _) => {}
             }
         }

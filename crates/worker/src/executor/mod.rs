@@ -22,7 +22,7 @@ pub use clock::{boottime, wall};
 pub(crate) use exchange::{data_of, dependencies_json};
 pub(crate) use lines::Lines;
 pub(crate) use mask::Masks;
-pub(crate) use program::{SCRATCH, rfc3339};
+pub(crate) use program::SCRATCH;
 pub(crate) use service::{ServiceCommand, ServicePipes, ServiceSlot};
 pub(crate) use tail::Tail;
 

@@ -6,13 +6,10 @@ use hodei_core::{
     protocol::Assignment,
     spec::{JobSpec, Work},
     state::{Failure, FailureKind},
-    time::{Elapsed, Time},
+    time::Elapsed,
 };
 use rustix::{fs::Access, io::Errno};
-use std::{
-    path::Path,
-    time::{Duration, UNIX_EPOCH},
-};
+use std::path::Path;
 
 pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const SHELL: &str = "/bin/sh";
@@ -116,15 +113,9 @@ fn environment(assignment: &Assignment, folder: &Folder, account: &Account) -> V
         own("HODEI_END", text(&folder.end)),
     ]);
     if let Some((schedule, tick)) = &assignment.context.tick {
-        all.push(own("HODEI_SCHEDULE_ID", schedule.clone()));
-        all.push(own("HODEI_TICK", rfc3339(*tick)));
+        all.extend([own("HODEI_SCHEDULE", schedule.clone()), own("HODEI_TICK", tick.rfc3339())]);
     }
     all
-}
-
-pub(crate) fn rfc3339(time: Time) -> String {
-    let since = Duration::from_millis(u64::try_from(time.0).unwrap_or(0));
-    humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
 }
 
 /// The absolute path of a program, found as a shell would find it.

@@ -1,7 +1,7 @@
 //! A task as handlers outside this program are told of it.
 
 use super::Task;
-use crate::executor::{dependencies_json, rfc3339};
+use crate::executor::dependencies_json;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ impl<'t> View<'t> {
         // What the server took as JSON is JSON.
         let parsed = |json: &[u8]| serde_json::from_slice(json).unwrap_or_default();
         let context = &task.assignment().context;
-        let tick = context.tick.as_ref().map(|(schedule, at)| json!({ "schedule": schedule, "at": rfc3339(*at) }));
+        let tick = context.tick.as_ref().map(|(schedule, at)| json!({ "schedule": schedule, "at": at.rfc3339() }));
         Self {
             job_id: task.job_id().to_string(),
             execution_id: task.execution_id().to_string(),

@@ -1,9 +1,13 @@
 //! The brain under test, step by step, with a model store and a server around it. Random histories are in `sim`.
 
+mod controls;
+mod dependencies;
 mod leases;
 mod model;
 mod paging;
 mod queue;
+mod schedules;
+mod tasks;
 mod workers;
 
 use super::*;
@@ -203,6 +207,40 @@ impl Rig {
         let Run { execution, worker } = *self.job(job).state.run().expect("an active job");
         let finished = ended(execution, outcome, self.server.now.wall);
         self.report(worker, Report::Finished(finished, Vec::new())).expect("ended");
+    }
+
+    /// The worker of an active job ends it, and wants these jobs enqueued.
+    fn finish_with(&mut self, job: JobId, outcome: Outcome, change: impl FnOnce(&mut Finished), children: Vec<NewJob>) {
+        let Run { execution, worker } = *self.job(job).state.run().expect("an active job");
+        let mut finished = ended(execution, outcome, self.server.now.wall);
+        change(&mut finished);
+        self.report(worker, Report::Finished(finished, children)).expect("ended");
+    }
+
+    fn succeed(&mut self, job: JobId) {
+        self.finish(job, Outcome::Succeeded);
+    }
+
+    fn many(&mut self, jobs: &[JobId], what: ManyJobs) -> u64 {
+        match self.ask(|caller| Input::Many { caller, jobs: jobs.to_vec(), what }) {
+            Ok(Answer::Count(count)) => count,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn set_queue(&mut self, queue: &str, order: QueueOrder) {
+        let set = self.ask(|caller| Input::SetQueue { caller, queue: queue.into(), order });
+        assert!(matches!(set, Ok(Answer::Queue(_))), "{set:?}");
+    }
+
+    /// Dies with what is not durable and comes back; workers connect again with what they hold.
+    fn restart(&mut self) {
+        self.server.restart();
+        self.settle();
+    }
+
+    fn states(&self, jobs: &[JobId]) -> Vec<StateKind> {
+        jobs.iter().map(|job| self.state(*job)).collect()
     }
 
     fn fail(&mut self, job: JobId) {

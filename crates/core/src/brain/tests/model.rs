@@ -16,6 +16,9 @@ pub(super) struct Store {
     due: BTreeSet<(Time, JobId)>,
     placements: BTreeMap<BatchId, Vec<Placement>>,
     pub kept: Kept,
+    /// What took the place of a job's data, and what resumed it.
+    data: HashMap<JobId, Arc<[u8]>>,
+    inputs: HashMap<JobId, Arc<[u8]>>,
 }
 
 impl Store {
@@ -27,6 +30,8 @@ impl Store {
             let known = self.jobs.contains_key(&write.job.id);
             assert_eq!(write.payload.is_some(), !known, "the payload comes with the first write and with no other");
             self.put(&write.job);
+            self.data.extend(write.data.clone().map(|data| (write.job.id, data)));
+            self.inputs.extend(write.input.clone().map(|input| (write.job.id, input)));
         }
         if !batch.placements.is_empty() {
             let id = BatchId { epoch: self.epoch, number: batch.number };
@@ -36,6 +41,10 @@ impl Store {
             assert!(self.placements.remove(id).is_some(), "what is settled was kept");
         }
         self.kept.commit(batch).expect("the brain keeps its promises");
+        for id in &batch.forgotten {
+            let job = self.jobs.remove(id);
+            assert!(job.is_none_or(|job| job.state.kind().is_finished()), "only what is finished is forgotten");
+        }
         for worker in &batch.workers {
             self.workers.insert(worker.id, worker.clone());
         }
@@ -44,6 +53,14 @@ impl Store {
         for hash in &batch.dropped_tokens {
             self.tokens.remove(hash);
         }
+    }
+
+    pub fn data(&self, job: JobId) -> Option<Arc<[u8]>> {
+        self.data.get(&job).cloned()
+    }
+
+    pub fn input(&self, job: JobId) -> Option<Arc<[u8]>> {
+        self.inputs.get(&job).cloned()
     }
 
     fn put(&mut self, job: &Job) {
@@ -79,6 +96,15 @@ impl Store {
         };
         self.kept.load(&mut loaded, |id| self.jobs.get(&id).cloned());
         loaded
+    }
+
+    /// All jobs as they are, also those whose rows are behind.
+    pub fn current(&self) -> HashMap<JobId, Job> {
+        let mut jobs = self.jobs.clone();
+        for placement in self.placements.values().flatten() {
+            jobs.get_mut(&placement.job).map(|job| placement.apply(job));
+        }
+        jobs
     }
 
     fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Vec<Job> {
@@ -222,6 +248,21 @@ impl Server {
         self.brain = Brain::load(self.config.clone(), self.store.load(), self.now);
     }
 
+    /// What is counted step by step is what a count of all rows finds. With many rows only now and then.
+    fn check_counts(&self) {
+        if self.store.jobs.len() > 500 && !self.committed.is_multiple_of(256) {
+            return;
+        }
+        let jobs = self.store.current();
+        self.store.kept.check_counts(jobs.values()).expect("the counts of the store");
+        for view in self.brain.queues(None, usize::MAX) {
+            for (state, count) in view.counts {
+                let counted = self.store.kept.counts.get(&(Arc::clone(&view.record.name), state));
+                assert_eq!(counted.copied().unwrap_or(0), count as i64, "{} {}", view.record.name, state.name());
+            }
+        }
+    }
+
     /// Turns until nothing is left to decide, write or read.
     pub fn settle(&mut self, frozen: bool) {
         loop {
@@ -233,6 +274,7 @@ impl Server {
                 self.read(0);
             }
             if self.pages.is_empty() {
+                self.check_counts();
                 return;
             }
             while !self.pages.is_empty() {
