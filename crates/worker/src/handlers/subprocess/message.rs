@@ -11,6 +11,7 @@ pub(super) const VERSION: u32 = 1;
 pub(super) const MAX_FRAME: usize = 32 << 20;
 const LENGTH: usize = 4;
 
+#[allow(clippy::large_enum_variant, reason = "each is made, written and dropped at once")]
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum ToProcess<'t> {
