@@ -3,6 +3,7 @@
 mod access;
 mod jobs;
 mod queues;
+mod schedules;
 mod stream;
 mod webhooks;
 mod workers;
@@ -16,6 +17,7 @@ pub use queues::{
     dead_letter_to_wire, failure_kind, fingerprint_from_wire, fingerprint_to_wire, letter_place, letter_token,
     queue_to_wire, settings_from_wire,
 };
+pub use schedules::{schedule_from_wire, schedule_to_wire, timing_from_wire};
 pub use stream::{
     MAX_RESULT, cut, events_from_wire, events_to_wire, from_server, from_worker, run, to_server, to_worker,
 };

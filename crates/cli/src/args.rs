@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::values::{self, Cores};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use hodei_core::{spec::Secret, time::Millis};
 use std::{net::SocketAddr, path::PathBuf};
@@ -56,6 +56,9 @@ pub enum Command {
     Job(JobCommand),
     /// Show what a job printed.
     Logs(LogsArgs),
+    /// Jobs by the clock.
+    #[command(subcommand)]
+    Schedule(ScheduleCommand),
     /// Look at queues, pause them, limit them.
     #[command(subcommand)]
     Queue(QueueCommand),
@@ -201,6 +204,140 @@ pub struct JobArgs {
     /// The program and its arguments. No shell interprets them.
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
+}
+
+impl JobArgs {
+    pub fn runs_something(&self) -> bool {
+        !self.command.is_empty() || self.script.is_some() || self.task.is_some()
+    }
+
+    /// Whether nothing was given.
+    pub fn is_blank(&self) -> bool {
+        let none = JobArgs::augment_args(clap::Command::new("none")).try_get_matches_from(["none"]);
+        let blank = none.and_then(|none| JobArgs::from_arg_matches(&none));
+        blank.is_ok_and(|blank| format!("{blank:?}") == format!("{self:?}"))
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ScheduleCommand {
+    /// Make a schedule: what to run, and when.
+    Create(Box<ScheduleArgs>),
+    /// Change a schedule; what is not named stays as it is, and so does what it has done.
+    Update {
+        /// Its new name.
+        #[arg(long, value_name = "NAME")]
+        rename: Option<String>,
+        #[command(flatten)]
+        args: Box<ScheduleArgs>,
+    },
+    /// List schedules by name.
+    List,
+    /// Show all that is known of a schedule.
+    Get {
+        #[arg(value_name = "NAME|ID")]
+        schedule: String,
+    },
+    /// Delete a schedule; its jobs stay.
+    Delete {
+        #[arg(value_name = "NAME|ID")]
+        schedule: String,
+    },
+    /// Let it make jobs, from now on.
+    Enable {
+        #[arg(value_name = "NAME|ID")]
+        schedule: String,
+    },
+    /// Let it make no more jobs until it is enabled.
+    Disable {
+        #[arg(value_name = "NAME|ID")]
+        schedule: String,
+    },
+    /// Make a job now, and print its id.
+    Trigger {
+        #[arg(value_name = "NAME|ID")]
+        schedule: String,
+    },
+    /// Print when a schedule runs next, or would run.
+    Preview {
+        #[arg(value_name = "NAME|ID", required_unless_present_any = ["cron", "every"], conflicts_with_all = ["cron", "every", "tz"])]
+        schedule: Option<String>,
+        #[command(flatten)]
+        timing: TimingArgs,
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(i32).range(1..=1000))]
+        count: i32,
+    },
+    /// Make the jobs of a past range. A tick that has its job already gets no second one.
+    Backfill {
+        #[arg(value_name = "NAME|ID")]
+        schedule: String,
+        /// Ticks at or after this time, such as 2026-01-31, 2026-01-31T03:00 (in the schedule's zone) or
+        /// 2026-01-31T03:00:00Z.
+        #[arg(long, value_name = "WHEN")]
+        from: String,
+        /// Ticks before this time; now by default.
+        #[arg(long, value_name = "WHEN")]
+        to: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct ScheduleArgs {
+    #[arg(value_name = "NAME")]
+    pub schedule: String,
+    #[command(flatten)]
+    pub timing: TimingArgs,
+    #[command(flatten)]
+    pub policy: SchedulePolicyArgs,
+    /// It makes nothing until it is enabled.
+    #[arg(long)]
+    pub disabled: bool,
+    #[command(flatten)]
+    pub job: JobArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct TimingArgs {
+    /// Five fields, six with seconds in front, or @hourly, @daily, @weekly, @monthly, @yearly.
+    #[arg(long, value_name = "EXPRESSION", conflicts_with = "every")]
+    pub cron: Option<String>,
+    /// The time zone of the cron expression, such as Europe/Madrid; UTC by default.
+    #[arg(long, value_name = "ZONE", conflicts_with = "every")]
+    pub tz: Option<String>,
+    /// Instead of cron: in steps of this length, from the making of the schedule on.
+    #[arg(long, value_name = "TIME", value_parser = values::length)]
+    pub every: Option<Millis>,
+}
+
+#[derive(Debug, Args)]
+pub struct SchedulePolicyArgs {
+    /// What happens at a tick while jobs of earlier ticks are not finished. By default they may overlap.
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub overlap: Option<OverlapArg>,
+    /// What happens with ticks that passed while no server ran: skip, fire-once (the default) or catch-up=N.
+    #[arg(long, value_name = "POLICY", value_parser = values::misfire)]
+    pub misfire: Option<(hodei_api::v1::Misfire, i32)>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum OverlapArg {
+    Allow,
+    Skip,
+    /// The earlier jobs are cancelled.
+    Replace,
+    /// One tick waits until they are finished.
+    QueueOne,
+}
+
+impl From<OverlapArg> for hodei_api::v1::Overlap {
+    fn from(overlap: OverlapArg) -> Self {
+        match overlap {
+            OverlapArg::Allow => Self::Allow,
+            OverlapArg::Skip => Self::Skip,
+            OverlapArg::Replace => Self::Replace,
+            OverlapArg::QueueOne => Self::QueueOne,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

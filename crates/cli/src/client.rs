@@ -11,6 +11,7 @@ use hodei_api::{
         event_service_client::EventServiceClient as Events,
         job_execution_service_client::JobExecutionServiceClient as Jobs,
         log_stream_service_client::LogStreamServiceClient as Logs, queue_service_client::QueueServiceClient as Queues,
+        schedule_service_client::ScheduleServiceClient as Schedules,
         webhook_service_client::WebhookServiceClient as Webhooks,
         worker_admin_service_client::WorkerAdminServiceClient as Admin,
     },
@@ -251,6 +252,10 @@ impl Client {
 
     pub fn queues(&self) -> Queues<Authorized> {
         Queues::new(self.channel.clone())
+    }
+
+    pub fn schedules(&self) -> Schedules<Authorized> {
+        Schedules::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
     pub fn dead_letters(&self) -> DeadLetters<Authorized> {

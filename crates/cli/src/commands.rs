@@ -9,6 +9,7 @@ pub mod job;
 pub mod logs;
 pub mod queue;
 pub mod run;
+pub mod schedule;
 pub mod serve;
 pub mod spec;
 pub mod token;

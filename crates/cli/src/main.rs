@@ -85,6 +85,7 @@ async fn dispatch(common: args::Common, config: Config, command: Command) -> any
             commands::job::cancel_all(&mut client, filter, reason, json).await
         }
         Command::Job(JobCommand::Resume { id, payload }) => commands::job::resume(&mut client, id, payload, json).await,
+        Command::Schedule(command) => commands::schedule::run(&mut client, command, json).await,
         Command::Queue(command) => commands::queue::run(&mut client, command, json).await,
         Command::Dlq(command) => commands::dlq::run(&mut client, command, json).await,
         Command::Events(args) => commands::events::run(&mut client, args, json).await,

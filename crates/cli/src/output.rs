@@ -157,14 +157,12 @@ pub fn timestamp(ms: i64) -> String {
     }
 }
 
-fn time(ms: i64) -> Value {
+pub fn time(ms: i64) -> Value {
     if ms == 0 { Value::Null } else { json!(timestamp(ms)) }
 }
 
-/// A job for programs. Times are RFC 3339, or null.
-pub fn job_json(job: &v1::Job) -> Value {
-    let spec = job.spec.clone().unwrap_or_default();
-    let work = spec.work.as_ref().and_then(|work| work.kind.as_ref()).map(|kind| match kind {
+pub fn work_json(spec: &v1::JobSpec) -> Option<Value> {
+    spec.work.as_ref().and_then(|work| work.kind.as_ref()).map(|kind| match kind {
         v1::work::Kind::Shell(shell) => json!({ "shell": { "program": shell.program, "args": shell.args } }),
         v1::work::Kind::Script(script) => {
             json!({ "script": { "interpreter": script.interpreter, "content": script.content } })
@@ -173,9 +171,20 @@ pub fn job_json(job: &v1::Job) -> Value {
             let payload: Value = serde_json::from_slice(&task.payload).unwrap_or_default();
             json!({ "task": { "type": task.r#type, "payload": payload } })
         }
-    });
-    let mut secrets: Vec<&String> = spec.secrets.keys().collect();
-    secrets.sort();
+    })
+}
+
+/// Never the values.
+pub fn secret_names(spec: &v1::JobSpec) -> Vec<&String> {
+    let mut names: Vec<&String> = spec.secrets.keys().collect();
+    names.sort();
+    names
+}
+
+/// A job for programs. Times are RFC 3339, or null.
+pub fn job_json(job: &v1::Job) -> Value {
+    let spec = job.spec.clone().unwrap_or_default();
+    let (work, secrets) = (work_json(&spec), secret_names(&spec));
     json!({
         "id": job.id,
         "name": spec.name,

@@ -1,6 +1,7 @@
 //! How people write lengths of time, sizes and cores.
 
 use bytesize::ByteSize;
+use hodei_api::v1::Misfire;
 use hodei_core::{spec::Secret, time::Millis};
 use serde::{Deserialize, Deserializer, de::Error};
 
@@ -90,6 +91,16 @@ pub fn optional_length(text: &str) -> Result<Setting<Millis>, String> {
     setting(text, length)
 }
 
+/// "skip", "fire-once" or "catch-up=N".
+pub fn misfire(text: &str) -> Result<(Misfire, i32), String> {
+    match (text, text.strip_prefix("catch-up=").map(str::parse::<i32>)) {
+        ("skip", _) => Ok((Misfire::Skip, 0)),
+        ("fire-once", _) => Ok((Misfire::FireOnce, 0)),
+        (_, Some(Ok(most))) if most > 0 => Ok((Misfire::CatchUp, most)),
+        _ => Err("write skip, fire-once or catch-up=N, with an N of 1 or more".into()),
+    }
+}
+
 /// "KEY=LIMIT".
 pub fn limit(text: &str) -> Result<(String, i32), String> {
     let (key, limit) = text.rsplit_once('=').ok_or("write it like customer-7=2")?;
@@ -155,6 +166,8 @@ mod tests {
         assert_eq!(optional_count("7"), Ok(Setting(Some(7))));
         assert!(optional_count("0").is_err());
         assert_eq!(limit("a=b=2"), Ok(("a=b".into(), 2)));
+        assert_eq!(misfire("catch-up=3"), Ok((Misfire::CatchUp, 3)));
+        assert!(misfire("catch-up").is_err() && misfire("catch-up=0").is_err());
         assert!(limit("a=0").is_err() && limit("=3").is_err());
     }
 }

@@ -25,6 +25,10 @@ pub enum Defect {
     SlotNotReleased,
     /// The end of an old stream is taken for the end of the current one.
     OldStreamBelieved,
+    /// The job of a tick is written without the schedule that is past it.
+    ScheduleNotWritten,
+    /// A schedule goes on from now rather than from its tick.
+    NextTickFromNow,
     /// What a line has beyond its window is forgotten after the first page.
     LineForgotten,
     /// A job is released when the first of those it depends on has succeeded.

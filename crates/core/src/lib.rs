@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod brain;
+pub mod cron;
 pub mod dead_letter;
 pub mod defect;
 pub mod id;

@@ -2,10 +2,14 @@
 
 use crate::{
     id::{JobId, ScheduleId},
+    spec::Webhook,
     time::{Millis, Time},
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+
+/// Idempotency keys that begin like this are those of ticks.
+pub const KEY_PREFIX: &str = "schedule/";
 
 /// A schedule with what it has done so far. The job that it makes is kept beside it, as it was submitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +32,9 @@ pub struct ScheduleRecord {
     pub live: Vec<JobId>,
     /// The tick that waits until they are.
     pub queued: Option<Time>,
+    /// That of its job, whose payload goes to workers and has no part of it.
+    #[serde(default)]
+    pub webhook: Option<Webhook>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

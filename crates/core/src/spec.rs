@@ -3,6 +3,7 @@
 use crate::{
     id::JobId,
     retry::RetryPolicy,
+    schedule::KEY_PREFIX,
     state::FailureKind,
     time::{Millis, Time},
 };
@@ -341,6 +342,10 @@ impl JobSpec {
         }
         if let Some(key) = &self.idempotency_key {
             label("idempotency_key", key)?;
+            if key.starts_with(KEY_PREFIX) {
+                let problem = format!("keys that begin with {KEY_PREFIX} are those of schedules; choose another");
+                return Err(Invalid::new("idempotency_key", problem));
+            }
         }
         if let Some(Concurrency { key, limit }) = &self.concurrency {
             label("concurrency.key", key)?;
@@ -606,6 +611,7 @@ mod tests {
         assert_eq!(rejected(|s| s.tags = vec!["a".into(), String::new()]), "tags[1]");
         assert_eq!(rejected(|s| s.depends_on = vec![JobId::NIL; 2]), "depends_on");
         assert_eq!(rejected(|s| s.idempotency_key = Some("\n".into())), "idempotency_key");
+        assert_eq!(rejected(|s| s.idempotency_key = Some("schedule/1/2".into())), "idempotency_key");
         assert_eq!(rejected(|s| s.concurrency = Some(Concurrency { key: "k".into(), limit: 0 })), "concurrency.limit");
         let hook = |url: &str, secret: Option<&str>| {
             Some(Webhook { url: url.into(), secret: secret.map(|text| Secret(text.into())) })

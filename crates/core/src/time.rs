@@ -37,6 +37,13 @@ impl Millis {
     }
 }
 
+impl Time {
+    /// In UTC, such as 2025-12-28T03:00:00Z.
+    pub fn rfc3339(self) -> String {
+        jiff::Timestamp::from_millisecond(self.0).map_or_else(|_| self.0.to_string(), |at| at.to_string())
+    }
+}
+
 impl Add<Millis> for Time {
     type Output = Time;
 

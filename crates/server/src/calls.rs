@@ -5,10 +5,12 @@ mod access;
 mod dead_letters;
 mod jobs;
 mod queues;
+mod schedules;
 mod webhooks;
 
 pub use dead_letters::Which;
 pub use jobs::Submitted;
+pub use schedules::{Backfill, Filled};
 
 use crate::{
     access::Actor,

@@ -24,7 +24,7 @@ use hodei_core::{
     id::{ExecutionId, IdMap, IdSet, JobId, WorkerId},
     job::Job,
     protocol::{Finished, LogAck, LogChunk, ToWorker, Verdict, Welcome},
-    schedule::ScheduleRecord,
+    schedule::{Overlap, ScheduleRecord},
     time::{Elapsed, Millis},
     token::Hash,
     worker::Phase,
@@ -330,6 +330,7 @@ fn flatten(joined: Result<LoopEnd, tokio::task::JoinError>) -> LoopEnd {
 async fn load(store: &dyn Store, options: &Options) -> Result<Brain, StoreError> {
     let leadership = store.lead().await?;
     let (placed, placed_in) = placed(store).await?;
+    let schedules = schedules(store).await?;
     let loaded = Loaded {
         epoch: leadership.epoch,
         last: leadership.last,
@@ -342,7 +343,8 @@ async fn load(store: &dyn Store, options: &Options) -> Result<Brain, StoreError>
         lanes: store.lanes().await?,
         queues: store.queues().await?,
         counts: store.counts().await?,
-        schedules: schedules(store).await?,
+        replaceable: replaceable(store, &schedules).await?,
+        schedules,
         settling: settling(store).await?,
     };
     let now = clock::now();
@@ -366,6 +368,13 @@ async fn schedules(store: &dyn Store) -> Result<Vec<(ScheduleRecord, ScheduledJo
         schedules.push((record, ScheduledJob { spec: Arc::new(spec), payload: payload.into() }));
     }
     Ok(schedules)
+}
+
+/// The unfinished jobs that ticks of these schedules replace.
+async fn replaceable(store: &dyn Store, schedules: &[(ScheduleRecord, ScheduledJob)]) -> Result<Vec<Job>, StoreError> {
+    let replacing = schedules.iter().filter(|(record, _)| record.overlap == Overlap::Replace);
+    let live: Vec<JobId> = replacing.flat_map(|(record, _)| record.live.iter().copied()).collect();
+    if live.is_empty() { Ok(Vec::new()) } else { store.jobs(live).await }
 }
 
 /// The ends that the last leader did not tell to all, with the jobs that ended.
@@ -637,7 +646,8 @@ impl Loop {
                 | Input::Retry { caller, .. }
                 | Input::Resume { caller, .. }
                 | Input::Many { caller, .. }
-                | Input::Enqueue { caller, .. } => {
+                | Input::Enqueue { caller, .. }
+                | Input::SetSchedule { caller, .. } => {
                     self.answer(caller, Err(CallError::Unavailable(error.to_string())));
                 }
                 // The worker tries again by itself.

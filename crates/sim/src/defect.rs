@@ -34,6 +34,16 @@ pub enum Defect {
     SlotNotReleased,
     OldStreamBelieved,
     LineForgotten,
+    ScheduleNotWritten,
+    NextTickFromNow,
+    ReleasedEarly,
+    TellingForgotten,
+    KeyForgotten,
+    StartNotCounted,
+    PauseForgotten,
+    ResumeForgotten,
+    BlockCounted,
+    BlockIgnored,
 }
 
 impl Defect {
@@ -51,6 +61,16 @@ impl Defect {
             Defect::SlotNotReleased => Some(InCore::SlotNotReleased),
             Defect::OldStreamBelieved => Some(InCore::OldStreamBelieved),
             Defect::LineForgotten => Some(InCore::LineForgotten),
+            Defect::ScheduleNotWritten => Some(InCore::ScheduleNotWritten),
+            Defect::NextTickFromNow => Some(InCore::NextTickFromNow),
+            Defect::ReleasedEarly => Some(InCore::ReleasedEarly),
+            Defect::TellingForgotten => Some(InCore::TellingForgotten),
+            Defect::KeyForgotten => Some(InCore::KeyForgotten),
+            Defect::StartNotCounted => Some(InCore::StartNotCounted),
+            Defect::PauseForgotten => Some(InCore::PauseForgotten),
+            Defect::ResumeForgotten => Some(InCore::ResumeForgotten),
+            Defect::BlockCounted => Some(InCore::BlockCounted),
+            Defect::BlockIgnored => Some(InCore::BlockIgnored),
             Defect::EffectBeforeCommit
             | Defect::LogAckBeforeCommit
             | Defect::CommitNotRepeated

@@ -4,7 +4,10 @@
 use crate::dice::{Dice, For};
 use fastrand::Rng;
 use hodei_core::{
-    spec::{JobSpec, Priority, Requirements, Work},
+    brain::QueueOrder,
+    queue::{QueueSettings, Rate},
+    schedule::{Misfire, Overlap},
+    spec::{Concurrency, JobSpec, OnDependencyFailure, Priority, Requirements, Work},
     time::{Millis, Time},
     worker::Capacity,
 };
@@ -12,6 +15,8 @@ use std::sync::Arc;
 
 /// The type of all tasks there are.
 pub const TASK: &str = "task";
+/// All queues there are.
+pub const QUEUES: [&str; 3] = ["default", "other", "limited"];
 
 /// A whole history before it happens.
 #[derive(Clone, Debug)]
@@ -55,10 +60,74 @@ pub struct Planned {
 
 #[derive(Clone, Debug)]
 pub enum What {
-    Enqueue { kind: u16, count: u16 },
-    Cancel { pick: usize },
-    Retry { pick: usize },
+    Enqueue {
+        kind: u16,
+        count: u16,
+        links: Links,
+    },
+    Cancel {
+        pick: usize,
+    },
+    Retry {
+        pick: usize,
+    },
+    /// Gives a blocked job what it waits for.
+    Resume {
+        pick: usize,
+    },
+    Queue {
+        queue: &'static str,
+        order: QueueOrder,
+    },
+    Schedule(Scheduled),
     Fault(Fault),
+}
+
+/// A schedule that somebody makes.
+#[derive(Clone, Copy, Debug)]
+pub struct Scheduled {
+    pub every: Millis,
+    pub overlap: Overlap,
+    pub misfire: Misfire,
+}
+
+/// What ties the jobs of one call to each other, and to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    None,
+    /// Each has an idempotency key: however often the call is repeated, it is one job.
+    Keyed,
+    /// They depend on each other, the first also on a job that was there before.
+    Graph {
+        form: Form,
+        policy: OnDependencyFailure,
+        pick: Option<usize>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Each depends on the one before it.
+    Chain,
+    /// The same, named from its end.
+    Backwards,
+    /// The last depends on all others.
+    FanIn,
+    /// All others depend on the first.
+    FanOut,
+}
+
+impl Form {
+    /// Places of the jobs that the one at `place` of `count` depends on.
+    pub fn before(self, place: u64, count: u64) -> std::ops::Range<u64> {
+        match self {
+            Form::Chain => place.saturating_sub(1)..place,
+            Form::Backwards => (place + 1).min(count)..(place + 2).min(count),
+            Form::FanIn if place + 1 == count => 0..place,
+            Form::FanOut if place > 0 => 0..1,
+            Form::FanIn | Form::FanOut => 0..0,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,10 +265,22 @@ impl Plan {
         let mut all = Vec::new();
         let mut plan = |at: u64, what: What| all.push((at, what));
         let enqueues = rng.usize(10..50);
-        let kinds = rng.u16(1..=64);
+        let kinds = rng.u16(1..=80);
         for _ in 0..enqueues {
             let count = if rng.u8(..) < 12 { rng.u16(20..60) } else { rng.u16(1..6) };
-            plan(rng.u64(100..end), What::Enqueue { kind: rng.u16(0..kinds), count });
+            let links = links(&mut rng);
+            plan(rng.u64(100..end), What::Enqueue { kind: rng.u16(0..kinds), count, links });
+        }
+        for _ in 0..rng.usize(0..10) {
+            plan(rng.u64(100..end), What::Resume { pick: rng.usize(..) });
+        }
+        for _ in 0..if rng.bool() { 0 } else { rng.usize(1..12) } {
+            let (at, queue) = (rng.u64(100..end), QUEUES[rng.usize(..QUEUES.len())]);
+            let order = order(&mut rng);
+            if let QueueOrder::Pause = order {
+                plan(at + rng.u64(10..8000), What::Queue { queue, order: QueueOrder::Resume });
+            }
+            plan(at, What::Queue { queue, order });
         }
         for _ in 0..rng.usize(0..15) {
             plan(rng.u64(100..end), What::Cancel { pick: rng.usize(..) });
@@ -228,6 +309,9 @@ impl Plan {
                 strike(at + rng.u64(0..2000), &mut rng);
             }
         }
+        for _ in 0..rng.usize(0..4) {
+            plan(rng.u64(100..end), What::Schedule(Scheduled::draw(&mut rng)));
+        }
         let mut items: Vec<Planned> =
             all.into_iter().zip(0..).map(|((at, what), key)| Planned { at, key, what }).collect();
         items.sort_by_key(|item| item.at);
@@ -242,6 +326,45 @@ impl Plan {
             }
         }
         counts
+    }
+}
+
+impl Scheduled {
+    fn draw(rng: &mut Rng) -> Self {
+        let misfires = [Misfire::Skip, Misfire::FireOnce, Misfire::CatchUp(3)];
+        Self {
+            every: Millis(rng.u64(1000..6000)),
+            overlap: Overlap::ALL[rng.usize(..Overlap::ALL.len())],
+            misfire: misfires[rng.usize(..misfires.len())],
+        }
+    }
+}
+
+fn links(rng: &mut Rng) -> Links {
+    let forms = [Form::Chain, Form::Backwards, Form::FanIn, Form::FanOut];
+    let policies = [OnDependencyFailure::Cancel, OnDependencyFailure::Wait, OnDependencyFailure::Run];
+    match rng.u8(..10) {
+        0..5 => Links::None,
+        5 | 6 => Links::Keyed,
+        _ => {
+            let (form, policy) = (forms[rng.usize(..4)], policies[rng.usize(..3)]);
+            Links::Graph { form, policy, pick: rng.bool().then(|| rng.usize(..)) }
+        }
+    }
+}
+
+fn order(rng: &mut Rng) -> QueueOrder {
+    match rng.u8(..8) {
+        0..3 => QueueOrder::Pause,
+        3 => QueueOrder::Resume,
+        _ => {
+            let rate = Rate { limit: rng.u32(1..6), period: Millis(rng.u64(300..4000)) };
+            QueueOrder::Configure(QueueSettings {
+                rate: rng.bool().then_some(rate),
+                concurrency: rng.bool().then(|| rng.u32(1..4)),
+                ageing: rng.bool().then(|| Millis(rng.u64(500..5000))),
+            })
+        }
     }
 }
 
@@ -320,7 +443,7 @@ pub fn spec(kind: u16, now: Time) -> JobSpec {
     let n = u64::from(kind);
     spec.priority = Priority::ALL[usize::from(kind) % 4];
     (spec.retry.delay, spec.retry.jitter_percent) = (Millis(300), 10);
-    match kind / 4 % 8 {
+    match kind / 4 % 10 {
         0 => {}
         2 => spec.queue = "other".into(),
         // Not all workers have a handler for it, and some have nothing else.
@@ -332,6 +455,13 @@ pub fn spec(kind: u16, now: Time) -> JobSpec {
         4 => spec.timeouts.queue = Some(Millis(500 + n * 40)),
         5 => spec.timeouts.run = Some(Millis(700)),
         6 => spec.requirements = Requirements { cpu_millis: 600, memory_bytes: 60 },
+        7 => spec.queue = "limited".into(),
+        // A key has one limit, whatever the queue.
+        8 => {
+            let limit = 1 + u32::from(kind % 2);
+            spec.concurrency = Some(Concurrency { key: format!("key{limit}").into(), limit });
+            spec.queue = QUEUES[usize::from(kind / 8 % 2)].into();
+        }
         _ => {
             spec.requirements.cpu_millis = 1_000_000;
             spec.timeouts.queue = Some(Millis(3000));

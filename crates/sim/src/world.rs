@@ -8,6 +8,7 @@ mod agent;
 mod calls;
 mod checks;
 mod links;
+mod schedules;
 mod server;
 
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
     trace::{About, Trace},
 };
 use agent::{Agent, Notice};
-use calls::{Call, Reply};
+use calls::{Ask, Call, Reply};
 use checks::Ledger;
 use hodei_core::{
     brain::{Effect, Input},
@@ -120,6 +121,8 @@ pub struct World {
     queue: BinaryHeap<Queued>,
     tickets: u64,
     pub steps: u64,
+    /// Ends with children that reached the server.
+    parents: u64,
     server: Server,
     store: Store,
     agents: Vec<Agent>,
@@ -155,6 +158,7 @@ impl World {
             queue: BinaryHeap::new(),
             tickets: 0,
             steps: 0,
+            parents: 0,
             server: Server::new(dice),
             store: Store::default(),
             agents: (0..plan.shape.agents).map(|index| Agent::new(index, plan, dice)).collect(),
@@ -280,9 +284,16 @@ impl World {
     fn planned(&mut self, index: usize) {
         let item = self.plan.items[index].clone();
         match item.what {
-            What::Enqueue { kind, count } => self.call(Call::enqueue(item.key, kind, count)),
+            What::Enqueue { kind, count, links } => self.call(Call::new(item.key, Ask::Enqueue { kind, count, links })),
+            What::Resume { pick } => {
+                if let Some(job) = self.ledger.blocked(pick) {
+                    self.call(Call::new(item.key, Ask::Resume(job)));
+                }
+            }
+            What::Queue { queue, order } => self.call(Call::new(item.key, Ask::Queue(queue, order))),
             What::Cancel { pick } => self.call_on_job(item.key, pick, true),
             What::Retry { pick } => self.call_on_job(item.key, pick, false),
+            What::Schedule(scheduled) => self.call(Call::schedule(item.key, scheduled)),
             What::Fault(fault) => self.strike(item.key, &fault),
         }
     }
@@ -315,6 +326,7 @@ impl World {
     }
 
     fn look(&mut self) {
+        self.end_schedules();
         if self.ledger.finished() != self.progress.0 {
             self.progress = (self.ledger.finished(), self.now);
         }
@@ -324,9 +336,19 @@ impl World {
         } else if self.now > self.shape.calm.max(self.progress.1) + PATIENCE {
             self.check_progress();
         } else {
+            self.bring_to_an_end();
             self.after(250, Event::Look);
         }
     }
+}
+
+/// A job that a run wanted enqueued. The server names it anew whenever it hears of it.
+fn child_id(reports: u64, n: u64) -> JobId {
+    JobId(Uuid::from_u128((2 << 64) | (u128::from(reports) << 16) | u128::from(n)))
+}
+
+fn is_child(job: JobId) -> bool {
+    job.0.as_u128() >> 64 == 2
 }
 
 fn worker_id(index: usize) -> WorkerId {

@@ -55,6 +55,16 @@ found! {
     a_slot_that_is_not_released: SlotNotReleased breaks SlotsAndLimits;
     an_old_stream_that_is_believed: OldStreamBelieved breaks EverythingFinishes | EveryWaitHasAReason;
     a_line_that_is_forgotten: LineForgotten breaks EverythingComesUp | EveryWaitHasAReason;
+    a_tick_without_its_schedule: ScheduleNotWritten breaks OneJobPerTick | OverlapPolicy;
+    a_schedule_that_goes_on_from_now: NextTickFromNow breaks OneJobPerTick;
+    a_job_that_is_released_early: ReleasedEarly breaks DependenciesHold;
+    an_end_that_nobody_goes_on_telling: TellingForgotten breaks DependenciesHold | EverythingFinishes;
+    a_key_that_is_forgotten: KeyForgotten breaks SlotsAndLimits | EveryWaitHasAReason;
+    a_start_that_does_not_count: StartNotCounted breaks SlotsAndLimits;
+    a_pause_that_is_forgotten: PauseForgotten breaks PausesHold | EveryWaitHasAReason;
+    a_resume_that_lets_nothing_go: ResumeForgotten breaks EveryWaitHasAReason;
+    a_block_that_counts: BlockCounted breaks AttemptsAreCounted;
+    a_block_that_waits_for_nothing: BlockIgnored breaks BlockedUntilResumed;
 }
 
 /// A failure is told in few words: what was planned, and what then happened to the job.

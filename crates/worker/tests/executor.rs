@@ -7,7 +7,7 @@ use hodei_core::{
     protocol::{Assignment, Context, Finished, StopReason},
     spec::{JobSpec, Requirements, Secret, Work},
     state::{Failure, FailureKind, Outcome},
-    time::Millis,
+    time::{Millis, Time},
 };
 use hodei_worker::{
     executor::{Executor, ExecutorConfig, ExecutorEvent, boottime},
@@ -183,9 +183,13 @@ impl Rig {
     }
 
     fn run(&mut self, spec: JobSpec) -> ExecutionId {
+        self.run_in(spec, Context::default())
+    }
+
+    fn run_in(&mut self, spec: JobSpec, context: Context) -> ExecutionId {
         let execution = ExecutionId(Uuid::new_v4());
         self.seen.insert(execution, Seen::default());
-        let (job, spec, context) = (JobId(Uuid::new_v4()), Arc::new(spec), Context::default());
+        let (job, spec) = (JobId(Uuid::new_v4()), Arc::new(spec));
         self.executor.run(Assignment { job, execution, attempt: 3, spec, context });
         execution
     }
@@ -679,6 +683,10 @@ async fn the_environment_is_clean() {
     let want = "HODEI_ATTEMPT HODEI_EXECUTION_ID HODEI_JOB_ID HODEI_PROGRESS HODEI_RESULT HOME KEY LANG PATH SHELL TMPDIR USER";
     assert_eq!(names.join(" "), want);
     assert_eq!((found["LANG"], found["HODEI_ATTEMPT"], found["KEY"]), ("de_DE.UTF-8", "3", "***"));
+    // The job of a schedule knows whose it is, and for which tick.
+    let context = Context { tick: Some(("backup".into(), Time(1_766_890_800_000))), ..Context::default() };
+    let execution = rig.run_in(shell("echo $HODEI_SCHEDULE $HODEI_TICK"), context);
+    assert_eq!(rig.end(execution).await.text(), "backup 2025-12-28T03:00:00Z\n");
     // Nothing is open but the standard descriptors and the one that ls itself uses; the guardian tells nothing either.
     assert_eq!(rig.end_of(program("ls", &["/proc/self/fd"])).await.text(), "0\n1\n2\n3\n");
     assert_eq!(rig.end_of(shell("cat /proc/$PPID/environ")).await.text(), "");

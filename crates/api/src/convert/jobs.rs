@@ -376,7 +376,9 @@ pub fn job_to_wire(job: &Job, stored: Stored, waiting_reason: String) -> v1::Job
     let spec = stored.payload.and_then(|payload| spec_of_payload(&payload).ok());
     let extra = job.extra.as_deref();
     let webhook = extra.and_then(|extra| extra.webhook.clone());
-    let spec = spec.map(|spec| JobSpec { webhook, ..spec });
+    // A schedule names the jobs that it makes; their payload is always the same.
+    let name = job.name.to_string();
+    let spec = spec.map(|spec| JobSpec { name, webhook, ..spec });
     let data = stored.data.or_else(|| spec.as_ref().map(|spec| spec.data.clone())).unwrap_or_default();
     let delayed_until = match &job.state {
         State::Delayed { until, .. } => until.0,

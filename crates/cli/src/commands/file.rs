@@ -98,7 +98,8 @@ async fn lines(client: &mut Client, path: &Path, json: bool) -> Result<u8> {
     outcome.map(|()| exit::OK)
 }
 
-fn progress(length: Option<u64>) -> ProgressBar {
+/// A bar for people; programs that read along see nothing of it.
+pub fn progress(length: Option<u64>) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }

@@ -169,7 +169,7 @@ pub fn describe(job: &v1::Job) {
     output::lines(&lines);
 }
 
-fn work_line(spec: &v1::JobSpec) -> String {
+pub fn work_line(spec: &v1::JobSpec) -> String {
     match spec.work.as_ref().and_then(|work| work.kind.as_ref()) {
         Some(v1::work::Kind::Shell(shell)) => {
             format!("{} {}", shell.program, shell.args.join(" ")).trim_end().to_owned()

@@ -17,6 +17,7 @@ mod postgres;
 mod process;
 mod queues;
 mod run;
+mod schedules;
 mod submit;
 mod tasks;
 mod webhooks;

@@ -139,7 +139,7 @@ impl Brain {
             if is_over && spec.on_dependency_failure == OnDependencyFailure::Cancel {
                 failed = Some((*dependency, state));
             }
-            self.add_edge(Edge { dependency: *dependency, dependent: id });
+            self.add_edge(Edge { dependency: *dependency, dependent: id }, is_over);
         }
         let state = match (waiting_on, failed) {
             (0, _) => plain,
@@ -152,16 +152,19 @@ impl Brain {
         (state, waiting_on)
     }
 
-    fn add_edge(&mut self, edge: Edge) {
+    /// With a dependency that is over, nobody knows whether there will ever be something to tell: it is left to the store.
+    fn add_edge(&mut self, edge: Edge, is_over: bool) {
         let dependency = edge.dependency;
         let Some(entry) = self.jobs.get_mut(&dependency) else { return };
         let first = !entry.job.extra.as_ref().is_some_and(|extra| extra.has_dependents);
         if first {
             entry.job.extra_mut().has_dependents = true;
             self.mark(dependency);
+            // It changes where it stands: a page under way that shows its former row must not pass it over.
+            self.index(dependency);
         }
         let complete = first || self.dependencies.known.contains_key(&dependency);
-        if complete && self.dependencies.edges < IN_MEMORY {
+        if complete && !is_over && self.dependencies.edges < IN_MEMORY {
             self.dependencies.remember(edge);
         } else {
             self.leaving.extend(self.dependencies.forget(dependency));

@@ -1,6 +1,6 @@
 //! What an input names and memory does not hold: it is read from the store before the input is applied.
 
-use super::{Brain, Entry, Input, NewJob, Report};
+use super::{Brain, Entry, Input, NewJob, Report, ScheduleOrder, schedules::tick_key};
 use crate::{
     id::{IdSet, JobId},
     job::Job,
@@ -40,6 +40,13 @@ impl Brain {
             Input::Many { jobs, .. } => missing.jobs.extend(jobs.iter().filter(|job| !self.knows(**job))),
             Input::Enqueue { jobs, .. } | Input::Report { report: Report::Finished(_, jobs), .. } => {
                 self.missing_of(jobs, &mut missing);
+            }
+            Input::SetSchedule { schedule, order: ScheduleOrder::Backfill { ticks }, .. } => {
+                missing.keys.extend(ticks.iter().map(|tick| tick_key(*schedule, *tick)));
+            }
+            Input::SetSchedule { order: ScheduleOrder::Put { record, .. }, .. } => {
+                let live = self.schedules.to_replace(record).iter();
+                missing.jobs.extend(live.filter(|job| !self.knows(**job)));
             }
             _ => {}
         }

@@ -1,6 +1,6 @@
 //! What users and workers want of jobs.
 
-use super::*;
+use super::{schedules::schedule_name, *};
 use crate::dead_letter::DeadLetter;
 use dependencies::in_order;
 
@@ -229,7 +229,8 @@ impl Brain {
     /// What the worker of a job must know besides its payload.
     pub(super) fn more_of(&self, job: &Job) -> Option<Box<RunMore>> {
         let extra = job.extra.as_ref()?;
-        let more = RunMore { depends: extra.depends, has_data: extra.has_data, tick: None };
+        let tick = extra.tick.map(|tick| (schedule_name(job), tick));
+        let more = RunMore { depends: extra.depends, has_data: extra.has_data, tick };
         (more != RunMore::default()).then(|| Box::new(more))
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     id::{DeliveryId, JobId, ScheduleId},
     job::Job,
     queue::QueueRecord,
-    schedule::ScheduleRecord,
+    schedule::{Overlap, ScheduleRecord},
     state::StateKind,
     webhook::Delivery,
 };
@@ -86,6 +86,9 @@ impl Kept {
             |((queue, state), count): (&(Arc<str>, StateKind), &i64)| (Arc::clone(queue), *state, *count as u64);
         loaded.counts = counted.map(count).collect();
         loaded.schedules = self.schedules.values().cloned().collect();
+        let replacing = self.schedules.values().filter(|(record, _)| record.overlap == Overlap::Replace);
+        let live = replacing.flat_map(|(record, _)| &record.live);
+        loaded.replaceable = live.filter_map(|id| job(*id)).collect();
         let mark = |(id, told): (&JobId, &Option<JobId>)| Some((Settling { job: *id, told: *told }, job(*id)?));
         loaded.settling = self.settling.iter().filter_map(mark).collect();
     }

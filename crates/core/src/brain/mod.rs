@@ -19,6 +19,7 @@ mod pages;
 mod placements;
 mod queues;
 mod ready;
+mod schedules;
 mod timers;
 mod workers;
 
@@ -35,6 +36,7 @@ pub use input::{
 #[cfg(any(test, feature = "inspect"))]
 pub use kept::Kept;
 pub use queues::QueueView;
+pub use schedules::ScheduleView;
 
 use crate::{
     defect::{Defect, planted},
@@ -56,6 +58,7 @@ use pages::Reads;
 use placements::Placements;
 use queues::Queues;
 use ready::Ready;
+use schedules::Schedules;
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
@@ -126,6 +129,7 @@ pub struct Brain {
     placements: Placements,
     dependencies: Dependencies,
     queues: Queues,
+    schedules: Schedules,
     moves: Moves,
     /// Idempotency keys that this turn has asked for or made, and whose they are.
     keys: HashMap<Arc<str>, JobId>,
@@ -184,6 +188,8 @@ pub struct Loaded {
     pub queues: Vec<QueueRecord>,
     pub counts: Vec<(Arc<str>, StateKind, u64)>,
     pub schedules: Vec<(ScheduleRecord, ScheduledJob)>,
+    /// The unfinished jobs of schedules whose ticks replace them.
+    pub replaceable: Vec<Job>,
     /// Ends that are being told, with the jobs that ended.
     pub settling: Vec<(Settling, Job)>,
 }
@@ -208,6 +214,7 @@ impl Brain {
             placements: Placements::default(),
             dependencies: Dependencies::default(),
             queues: Queues::load(loaded.queues, loaded.counts),
+            schedules: Schedules::load(loaded.schedules),
             moves: Moves::default(),
             keys: HashMap::new(),
             new_keys: Vec::new(),
@@ -244,6 +251,9 @@ impl Brain {
             brain.take_back_placed(placement, job);
         }
         brain.placements.inherited(loaded.placed_in);
+        for job in loaded.replaceable {
+            brain.jobs.entry(job.id).or_insert_with(|| Entry::stored(job));
+        }
         for (mark, job) in loaded.settling {
             if !planted(Defect::TellingForgotten) {
                 brain.go_on_telling(mark, job);
@@ -300,15 +310,15 @@ impl Brain {
         self.tokens.get(&token).map(|token| token.worker)
     }
 
-    /// Whether any job will move although nobody from outside does anything. Jobs that are not in memory wait behind some
-    /// that are, or are being read; those that depend on others move with them.
+    /// Whether any job will move, or be made, although nobody from outside does anything. Jobs that are not in memory wait
+    /// behind some that are, or are being read; those that depend on others move with them.
     pub fn has_work(&self) -> bool {
         let moves = |job: &Job| match job.state.kind() {
             StateKind::Waiting | StateKind::Blocked => false,
             StateKind::Pending => !self.queues.is_paused(&job.queue),
             kind => !kind.is_finished(),
         };
-        !self.reads.none_open() || self.jobs.values().any(|entry| moves(&entry.job))
+        !self.reads.none_open() || self.schedules.any_runs() || self.jobs.values().any(|entry| moves(&entry.job))
     }
 
     /// Why a job is not running, in words.
@@ -333,7 +343,7 @@ impl Brain {
         let expiry = self.fleet.next_expiry(self.config.lease_grace);
         let lease = expiry.map(|at| at.min(self.elapsed + LEASE_WATCH));
         let order = self.queues.next_wake().into_iter().chain(self.ready.next_rise());
-        let due = self.timers.next().into_iter().chain(order).min();
+        let due = self.timers.next().into_iter().chain(order).chain(self.schedules.next()).min();
         (due, lease.into_iter().chain(self.placements.next_wake()).min())
     }
 
@@ -376,7 +386,10 @@ impl Brain {
                 let answer = self.set_queue(&queue, order);
                 self.answer(caller, answer);
             }
-            Input::SetSchedule { caller, .. } => self.answer(caller, Err(Refusal::NoSuchSchedule)),
+            Input::SetSchedule { caller, schedule, order } => {
+                let answer = self.set_schedule(schedule, order);
+                self.answer(caller, answer);
+            }
             Input::CreateToken { caller, token } => {
                 self.dirty_tokens.insert(token.hash);
                 self.tokens.insert(token.hash, token);
@@ -420,6 +433,7 @@ impl Brain {
         }
         self.forget_old_tokens();
         self.write_late_placements();
+        self.fire_schedules();
         self.tell_dependents();
         self.ready.clock(self.now);
         self.open_rates();
@@ -443,6 +457,7 @@ impl Brain {
         let kind = job.state.kind();
         kind.is_active()
             || self.dependencies.needs(job.id)
+            || self.schedules.needs(job)
             || (!kind.is_finished() && (self.ready.holds(job) || self.timer_held(job)))
     }
 

@@ -1,5 +1,5 @@
 //! What follows when a job moves from one state to another, whatever moved it: counts, events, dead letters, webhooks, and
-//! those that wait for its end.
+//! its schedule, and those that wait for its end.
 
 use super::{Batch, Brain};
 use crate::{
@@ -46,12 +46,14 @@ impl Brain {
         let Some(entry) = self.jobs.get(&id) else { return };
         let job = &entry.job;
         let (now, state, queue) = (self.now, job.state.kind(), Arc::clone(&job.queue));
+        let schedule = job.extra.as_ref().and_then(|extra| extra.schedule);
         if before == Some(state) {
             return;
         }
         self.moves.note(id, JobStep { state, attempt: job.attempt, at: now });
         if let Some(before) = before {
             self.queues.count(&queue, before, -1);
+            schedule.into_iter().for_each(|schedule| self.schedule_moved(id, schedule, before, state));
         }
         self.queues.count(&queue, state, 1);
         self.note_activity(id, &queue, before.is_some_and(StateKind::is_active), state.is_active());
@@ -112,6 +114,7 @@ impl Brain {
         (batch.edges, batch.dropped_edges) = (written.edges, written.dropped_edges);
         (batch.settling, batch.told) = (written.settling, written.told);
         (batch.queues, batch.counts) = self.queues.take();
+        (batch.schedules, batch.dropped_schedules) = self.schedules.take();
         batch.keys = std::mem::take(&mut self.new_keys);
         batch.forgotten = std::mem::take(&mut self.forgotten);
         self.keys.clear();

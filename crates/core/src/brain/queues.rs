@@ -341,8 +341,10 @@ impl Brain {
             (Some(key), Some(_)) => (Gate::Key(key.clone()), None),
             (None, Some(_)) => (Gate::Queue(Arc::clone(queue)), key.cloned().map(Gate::Key)),
         };
-        if let (Gate::Queue(queue), Some(Hold::Rate(_, until))) = (&gate, by_queue) {
-            self.queues.wake_at(queue, until);
+        // Also when its key holds it: others that wait behind the queue were let go through it, one by one.
+        if let Some(Hold::Rate(_, until)) = by_queue {
+            let queue = Arc::clone(queue);
+            self.queues.wake_at(&queue, until);
         }
         self.ready.hold(head.class, gate);
         open.into_iter().for_each(|gate| self.ready.release(&gate));

@@ -8,6 +8,7 @@ mod events;
 pub(crate) mod jobs;
 pub(crate) mod logs;
 mod queues;
+mod schedules;
 mod webhooks;
 
 use crate::{
@@ -59,6 +60,7 @@ pub async fn services(
         event_service_server::EventServiceServer as Events,
         job_execution_service_server::JobExecutionServiceServer as Jobs,
         log_stream_service_server::LogStreamServiceServer as Logs, queue_service_server::QueueServiceServer as Queues,
+        schedule_service_server::ScheduleServiceServer as Schedules,
         webhook_service_server::WebhookServiceServer as Webhooks,
         worker_admin_service_server::WorkerAdminServiceServer as Admin,
         worker_agent_service_server::WorkerAgentServiceServer as Agents,
@@ -73,6 +75,7 @@ pub async fn services(
     health.set_serving::<Queues<queues::Service>>().await;
     health.set_serving::<DeadLetters<dead_letters::Service>>().await;
     health.set_serving::<Events<events::Service>>().await;
+    health.set_serving::<Schedules<schedules::Service>>().await;
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -80,6 +83,7 @@ pub async fn services(
     let calls = Calls::new(engine.clone());
     let jobs = jobs::Service { calls: calls.clone(), closing: closing.clone() };
     let logs = logs::Service { calls: calls.clone(), closing: closing.clone() };
+    let schedules = schedules::Service { calls: calls.clone(), closing: closing.clone() };
     let events = events::Service { calls: calls.clone(), closing };
     let routes = Routes::new(health_service)
         .add_service(reflection)
@@ -89,6 +93,7 @@ pub async fn services(
         .add_service(Queues::new(queues::Service { calls: calls.clone() }))
         .add_service(DeadLetters::new(dead_letters::Service { calls: calls.clone() }))
         .add_service(Events::new(events))
+        .add_service(Schedules::new(schedules).max_encoding_message_size(MAX_REQUEST))
         .add_service(Agents::new(agents::Service { calls: calls.clone() }).max_decoding_message_size(MAX_REQUEST))
         .add_service(Admin::new(admin::Service { calls: calls.clone() }))
         .add_service(Access::new(access::Service { calls }));

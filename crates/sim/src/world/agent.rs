@@ -4,7 +4,7 @@
 use super::{
     Event, World,
     calls::{Ask, Call},
-    elapsed, note, run_name, wall, worker_id,
+    elapsed, is_child, note, run_name, wall, worker_id,
 };
 use crate::{
     defect::Defect,
@@ -18,7 +18,7 @@ use hodei_core::{
     protocol::{Assignment, Finished, FromWorker, LogChunk, StopReason},
     session::{Action, Record, RecordId, RecordKind, Session},
     state::{Failure, FailureKind, Outcome},
-    time::{Elapsed, Time},
+    time::{Elapsed, Millis, Time},
     worker::{Capacity, Offer, WorkerInfo},
 };
 use std::{
@@ -90,6 +90,8 @@ pub(super) struct Process {
     pub live: bool,
     /// How it will end if nobody stops it.
     fate: Outcome,
+    /// The kinds of the jobs that it will want enqueued with its end.
+    children: Vec<u16>,
     stop: Option<StopReason>,
     lapsed: bool,
     ended: bool,
@@ -443,12 +445,26 @@ impl World {
         let n = self.ledger.count_run(job);
         let mut rng = self.dice.roll(For::Process, job.0.as_u64_pair().1, n);
         let fate = match rng.u8(..100) {
-            0..75 => Outcome::Succeeded,
-            75..95 => Outcome::Failed(Failure::exit(1)),
-            _ => Outcome::Failed(Failure::signal(11)),
+            0..68 => Outcome::Succeeded,
+            68..83 => Outcome::Failed(Failure::exit(1)),
+            83..86 => Outcome::Failed(Failure::signal(11)),
+            86..93 => Outcome::Snoozed { delay: Millis(rng.u64(1..1500)) },
+            _ => Outcome::Blocked { reason: "waits for a word".into() },
         };
-        let process =
-            Process { job, live: false, fate, stop: None, lapsed: false, ended: false, started: None, lines: 0 };
+        // Children have no children, or there would be no end to them.
+        let may_have = !is_child(job) && rng.u8(..) < 30;
+        let children = if may_have { (0..rng.u16(1..4)).map(|_| rng.u16(0..80)).collect() } else { Vec::new() };
+        let process = Process {
+            job,
+            live: false,
+            fate,
+            children,
+            stop: None,
+            lapsed: false,
+            ended: false,
+            started: None,
+            lines: 0,
+        };
         self.agents[at].processes.insert(execution, process);
         self.agents[at].past.push(execution);
         self.after(rng.u64(0..20), Event::Begins(at, execution));
@@ -559,7 +575,9 @@ impl World {
                 let finished_at = agent.wall(now);
                 let Some(process) = agent.processes.remove(&execution) else { return };
                 let (started_at, log_entries) = (process.started, process.lines);
-                let finished = Finished { started_at, log_entries, ..Finished::new(execution, outcome, finished_at) };
+                let children = process.children.iter().map(|kind| kind.to_le_bytes().to_vec()).collect();
+                let finished =
+                    Finished { started_at, log_entries, children, ..Finished::new(execution, outcome, finished_at) };
                 if let Some(finished) = self.agents[at].session.ended(finished) {
                     self.keep_record(at, Entry::Finished(finished));
                 }

@@ -1,14 +1,15 @@
 //! The people who call: they ask, wait, lose patience and ask again.
 
-use super::{Event, World, job_id, note};
+use super::{Event, World, job_id, note, schedules::put};
 use crate::{
     dice::For,
-    plan::{payload_of, spec},
+    plan::{Links, Scheduled, payload_of, spec},
     trace::About,
 };
 use hodei_core::{
-    brain::{Answer, Input, NewJob, Refusal, Registration},
-    id::{JobId, WorkerId},
+    brain::{Answer, Input, NewJob, QueueOrder, Refusal, Registration, ScheduleOrder},
+    id::{JobId, ScheduleId, WorkerId},
+    spec::JobSpec,
     state::StateKind,
     time::Millis,
     token::{Hash, WorkerToken},
@@ -21,9 +22,13 @@ const TRIES: u32 = 5;
 
 #[derive(Clone, Debug)]
 pub(super) enum Ask {
-    Enqueue { kind: u16, count: u16 },
+    Enqueue { kind: u16, count: u16, links: Links },
+    Resume(JobId),
+    Queue(&'static str, QueueOrder),
     Cancel(JobId),
     Retry(JobId),
+    Schedule(Scheduled),
+    Disable(ScheduleId),
     Drain(WorkerId),
     CreateToken(usize),
     Register(usize),
@@ -48,10 +53,6 @@ pub(super) enum Reply {
 }
 
 impl Call {
-    pub fn enqueue(key: u64, kind: u16, count: u16) -> Self {
-        Self::new(key, Ask::Enqueue { kind, count })
-    }
-
     pub fn drain(key: u64, worker: WorkerId) -> Self {
         Self::new(key, Ask::Drain(worker))
     }
@@ -60,9 +61,22 @@ impl Call {
         Self { key, ask, attempt: 0, done: false }
     }
 
-    fn must_happen(&self) -> bool {
-        matches!(self.ask, Ask::CreateToken(_) | Ask::Register(_) | Ask::Unregister(_))
+    pub fn schedule(key: u64, scheduled: Scheduled) -> Self {
+        Self::new(key, Ask::Schedule(scheduled))
     }
+
+    /// Whether this is going to disable a schedule.
+    pub fn disables(&self, schedule: ScheduleId) -> bool {
+        !self.done && matches!(self.ask, Ask::Disable(id) if id == schedule)
+    }
+
+    fn must_happen(&self) -> bool {
+        matches!(self.ask, Ask::Disable(_) | Ask::CreateToken(_) | Ask::Register(_) | Ask::Unregister(_))
+    }
+}
+
+fn idempotency_key(key: u64, n: u64) -> String {
+    format!("{key}.{n}")
 }
 
 impl World {
@@ -119,15 +133,27 @@ impl World {
         let caller = self.server.new_caller(index, attempt);
         let key = self.calls[index].key;
         let input = match self.calls[index].ask.clone() {
-            Ask::Enqueue { kind, count } => {
-                let spec = spec(kind, time);
+            Ask::Enqueue { kind, count, links } => {
                 let payload = payload_of(kind, time);
-                let new = |n| NewJob { id: job_id(key, attempt, n), spec: spec.clone(), payload: Arc::clone(&payload) };
+                let new = |n| NewJob {
+                    id: job_id(key, attempt, n),
+                    spec: self.linked(spec(kind, time), (key, attempt), (n, u64::from(count)), links),
+                    payload: Arc::clone(&payload),
+                };
                 let jobs: Vec<NewJob> = (0..u64::from(count)).map(new).collect();
                 for job in &jobs {
                     note!(self, "client", About::from(job.id), "is queued, kind {kind}");
+                    self.ledger.linked(job);
                 }
                 Input::Enqueue { caller, jobs }
+            }
+            Ask::Resume(job) => {
+                note!(self, "client", About::from(job), "resume");
+                Input::Resume { caller, job, payload: Arc::from(*b"go on") }
+            }
+            Ask::Queue(queue, order) => {
+                note!(self, "client", (), "queue {queue}: {order:?}");
+                Input::SetQueue { caller, queue: queue.into(), order }
             }
             Ask::Cancel(job) => {
                 note!(self, "client", About::from(job), "cancel");
@@ -137,6 +163,8 @@ impl World {
                 note!(self, "client", About::from(job), "retry");
                 Input::Retry { caller, job }
             }
+            Ask::Schedule(scheduled) => put(caller, key, attempt, scheduled, time),
+            Ask::Disable(schedule) => Input::SetSchedule { caller, schedule, order: ScheduleOrder::Disable },
             Ask::Drain(worker) => Input::Drain { caller, worker },
             Ask::CreateToken(agent) => {
                 let token = WorkerToken {
@@ -156,6 +184,33 @@ impl World {
             Ask::Unregister(agent) => Input::Unregister { caller, worker: self.agents[agent].id },
         };
         self.tell(input);
+    }
+
+    /// Ties a job to the others of its call, and to one that was there before.
+    fn linked(&self, mut spec: JobSpec, call: (u64, u32), (n, count): (u64, u64), links: Links) -> JobSpec {
+        let (key, attempt) = call;
+        match links {
+            Links::None => {}
+            Links::Keyed => spec.idempotency_key = Some(idempotency_key(key, n)),
+            Links::Graph { form, policy, pick } => {
+                spec.on_dependency_failure = policy;
+                spec.depends_on = form.before(n, count).map(|other| job_id(key, attempt, other)).collect();
+                let before = pick.filter(|_| n == 0).and_then(|pick| self.ledger.acknowledged(pick));
+                spec.depends_on.extend(before);
+            }
+        }
+        spec
+    }
+
+    /// With nothing going wrong any more, people let go what would wait for ever.
+    pub(super) fn bring_to_an_end(&mut self) {
+        if self.open_calls() {
+            return;
+        }
+        let key = u64::from(u32::MAX) + self.now;
+        for ask in self.ledger.loose_ends() {
+            self.call(Call::new(key, ask));
+        }
     }
 
     /// Each registration of a worker has a token of its own.
@@ -198,11 +253,19 @@ impl World {
     fn take_answer(&mut self, index: usize, attempt: u32, answer: &Result<Answer, Refusal>) {
         let Call { key, ref ask, .. } = self.calls[index];
         match (ask.clone(), answer) {
-            (Ask::Enqueue { count, .. }, Ok(_)) => {
+            (Ask::Enqueue { count, links, .. }, Ok(answer)) => {
+                let existed = if let Answer::Existed(existed) = answer { &existed[..] } else { &[] };
                 for n in 0..u64::from(count) {
-                    self.check_acknowledged(job_id(key, attempt, n));
+                    let first = existed.iter().find(|(place, _)| *place as u64 == n).map(|(_, first)| *first);
+                    let job = first.unwrap_or(job_id(key, attempt, n));
+                    self.check_acknowledged(job);
+                    if links == Links::Keyed {
+                        self.check_one_job(&idempotency_key(key, n), job);
+                    }
                 }
             }
+            (Ask::Enqueue { .. }, Err(refusal)) => self.check_refusal(refusal),
+            (Ask::Resume(job), Ok(_)) => self.check_retried(job, true),
             (Ask::Cancel(job), Ok(Answer::State(kind))) => self.check_cancelled(job, *kind),
             (Ask::Retry(job), Ok(Answer::State(kind))) => self.check_retried(job, *kind == StateKind::Pending),
             (Ask::Register(agent), Err(refusal)) => self.check_registration(agent, refusal),

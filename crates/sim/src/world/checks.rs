@@ -1,18 +1,24 @@
 //! What must hold, whatever happens.
 
+mod controls;
+mod links;
+
 use super::{World, agent::Entry, job_name, run_name};
 use crate::{store::Commit, trace::About};
+use controls::Controls;
 use hodei_core::{
     brain::{Batch, Refusal, WorkerView},
     id::{ExecutionId, JobId, WorkerId},
     job::{ClassId, Execution, Job},
+    journal::Change,
     protocol::Verdict,
-    spec::{Priority, Requirements},
+    spec::{Concurrency, Priority, Requirements},
     state::{FailureKind, Outcome, State, StateKind},
     worker::{Capacity, WorkerState},
 };
+use links::Ties;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     sync::Arc,
 };
@@ -37,6 +43,13 @@ pub enum Rule {
     MemoryIsBounded,
     StoreAndMemoryAgree,
     EverythingFinishes,
+    OneJobPerTick,
+    OverlapPolicy,
+    DependenciesHold,
+    PausesHold,
+    BlockedUntilResumed,
+    OneJobPerKey,
+    ChildrenComeWithTheirParent,
     /// An assertion of the code itself.
     Assertion,
 }
@@ -63,7 +76,7 @@ impl fmt::Display for Broken {
 }
 
 #[track_caller]
-fn broken(rule: Rule, about: impl Into<About>, message: impl Into<String>) -> ! {
+pub(super) fn broken(rule: Rule, about: impl Into<About>, message: impl Into<String>) -> ! {
     std::panic::panic_any(Broken { rule, about: about.into(), message: message.into() })
 }
 
@@ -73,13 +86,16 @@ type Line = BTreeMap<(Priority, u64), (JobId, Needs)>;
 /// What a job wants of its worker.
 #[derive(Clone, Debug)]
 struct Needs {
+    queue: Arc<str>,
+    key: Option<Concurrency>,
     task_type: Option<Arc<str>>,
     requirements: Requirements,
 }
 
 impl Needs {
     fn of(job: &Job) -> Self {
-        Self { task_type: job.task_type.clone(), requirements: job.requirements }
+        let (queue, key) = (Arc::clone(&job.queue), job.concurrency().cloned());
+        Self { queue, key, task_type: job.task_type.clone(), requirements: job.requirements }
     }
 
     fn fit_in(&self, room: &Capacity) -> bool {
@@ -97,11 +113,15 @@ impl Needs {
 #[derive(Default)]
 pub(super) struct Ledger {
     /// Every job as the last turn left it, durable or not.
-    truth: BTreeMap<JobId, Job>,
+    pub(super) truth: BTreeMap<JobId, Job>,
     /// Those that wait, by class, and what each worker is bound to do.
     pending: BTreeMap<ClassId, Line>,
     bound: BTreeMap<WorkerId, Capacity>,
     open: usize,
+    waiting: BTreeSet<JobId>,
+    blocked: BTreeSet<JobId>,
+    controls: Controls,
+    ties: Ties,
     /// How many executions a job had when it was last retried by hand.
     eras: HashMap<JobId, usize>,
     acknowledged: Vec<JobId>,
@@ -158,6 +178,12 @@ impl Ledger {
             used.slots += 1;
             used.cpu_millis += job.requirements.cpu_millis;
             used.memory_bytes += job.requirements.memory_bytes;
+            self.controls.begins(job);
+        }
+        match job.state.kind() {
+            StateKind::Waiting => _ = self.waiting.insert(job.id),
+            StateKind::Blocked => _ = self.blocked.insert(job.id),
+            _ => {}
         }
         self.open += usize::from(!job.state.kind().is_finished());
     }
@@ -177,7 +203,10 @@ impl Ledger {
             used.slots -= 1;
             used.cpu_millis -= job.requirements.cpu_millis;
             used.memory_bytes -= job.requirements.memory_bytes;
+            self.controls.ends(job);
         }
+        self.waiting.remove(&job.id);
+        self.blocked.remove(&job.id);
         self.open -= usize::from(!job.state.kind().is_finished());
     }
 
@@ -189,6 +218,11 @@ impl Ledger {
         self.index(job);
         before
     }
+}
+
+/// The first of each priority of a class.
+fn firsts(line: &Line) -> impl Iterator<Item = (&(Priority, u64), &(JobId, Needs))> {
+    Priority::ALL.into_iter().filter_map(|priority| line.range((priority, 0)..=(priority, u64::MAX)).next())
 }
 
 /// Whether the server ended an execution without a word of its worker.
@@ -211,32 +245,50 @@ impl World {
     pub(super) fn reset_ledger(&mut self) {
         let ledger = &mut self.ledger;
         (ledger.truth, ledger.pending, ledger.bound, ledger.open) = Default::default();
+        (ledger.waiting, ledger.blocked) = Default::default();
+        ledger.controls.restart(&self.store);
         for job in self.store.jobs.keys().filter_map(|id| self.store.latest(*id)) {
             ledger.put(&job);
         }
         ledger.eras = self.store.eras.iter().map(|(job, era)| (*job, *era)).collect();
+        let Ledger { ties, blocked, .. } = ledger;
+        ties.restart(blocked);
     }
 
     // ---- after each turn ----------------------------------------------------------------------------------------
 
     /// After a turn, whose batch is not durable yet.
     pub(super) fn check_turn(&mut self, batch: &Batch) {
-        let mut assigned = Vec::new();
+        // Also ends that a retry in the same turn has undone.
+        for change in &batch.changes {
+            if let Change::Job { id, steps } = change
+                && steps.iter().any(|step| step.state.is_finished())
+            {
+                self.ledger.ties.has_ended(*id);
+            }
+        }
+        let (mut assigned, mut moved) = (Vec::new(), Vec::new());
         let placed: Vec<Job> = batch.placements.iter().map(|placement| self.placed_now(placement.job)).collect();
         for job in batch.jobs.iter().map(|write| &write.job).chain(&placed) {
             let before = self.ledger.put(job);
             self.check_job(before.as_ref(), job);
             let run = job.state.run().copied();
-            if run.is_some() && run != before.and_then(|before| before.state.run().copied()) {
+            if run.is_some() && run != before.as_ref().and_then(|before| before.state.run().copied()) {
                 assigned.push(job);
             }
+            moved.push((before, job));
         }
+        self.check_schedules(batch);
         self.check_capacity();
+        assigned.iter().for_each(|job| self.check_may_start(job));
         assigned.iter().for_each(|job| self.check_order(job));
+        moved.iter().for_each(|(before, job)| self.check_move(before.as_ref(), job));
+        self.check_children(&moved);
         self.check_waits(batch);
         self.ledger.turns += 1;
         if self.ledger.turns.is_multiple_of(SELDOM) {
             self.ledger.truth.values().for_each(|job| self.check_comes_up(job));
+            self.check_waiting();
         }
     }
 
@@ -290,7 +342,10 @@ impl World {
         }
         let era = self.ledger.eras.get(&job.id).copied().unwrap_or(0);
         let of_era = || job.executions.iter().skip(era);
-        let runs = of_era().filter(|execution| execution.outcome != Some(Outcome::Released)).count();
+        let uncounted = |execution: &&Execution| {
+            matches!(execution.outcome, Some(Outcome::Released | Outcome::Snoozed { .. } | Outcome::Blocked { .. }))
+        };
+        let runs = of_era().count() - of_era().filter(uncounted).count();
         let is_loss = |execution: &&Execution| matches!(&execution.outcome, Some(Outcome::Failed(failure)) if failure.kind == FailureKind::WorkerLost);
         let losses = of_era().filter(is_loss).count();
         let right = job.attempt as usize == runs && job.losses as usize == losses;
@@ -366,9 +421,10 @@ impl World {
             cpu_millis: free.cpu_millis + needs.cpu_millis,
             memory_bytes: free.memory_bytes + needs.memory_bytes,
         };
-        for class in self.ledger.pending.values() {
-            let Some((place, (other, needs))) = class.first_key_value() else { continue };
-            if needs.fit_in(&room) && needs.are_offered_by(agent) && *place < (job.priority, job.seq) {
+        let place = self.rank(&job.queue, (job.priority, job.seq));
+        for (other_place, (other, needs)) in self.ledger.pending.values().flat_map(firsts) {
+            let fits = needs.fit_in(&room) && needs.are_offered_by(agent);
+            if fits && self.rank(&needs.queue, *other_place) < place && !self.is_held(needs) {
                 broken(Rule::StrictOrder, job.id, format!("was placed although {} waits before it", job_name(*other)));
             }
         }
@@ -383,7 +439,10 @@ impl World {
                 let offers = |task_type| move |view: &&WorkerView| view.record.info.offer.includes(task_type);
                 let mut for_it = views.iter().filter(offers(needs.task_type.as_deref()));
                 if for_it.any(|view| takes_jobs(view.state) && needs.fit_in(&view.free)) {
-                    broken(Rule::EveryWaitHasAReason, *job, "it waits although a worker has room for it");
+                    if !self.is_held(needs) {
+                        broken(Rule::EveryWaitHasAReason, *job, "it waits although a worker has room for it");
+                    }
+                    self.check_will_open(*job, needs);
                 }
             }
         }
@@ -395,8 +454,12 @@ impl World {
             }
             let reason = brain.waiting_reason(job);
             let true_words = match reason.as_str() {
-                "waits for its time" | "waits before its next attempt" => kind == StateKind::Delayed,
+                "waits for its time" | "waits before its next attempt" | "asked to be run again later" => {
+                    kind == StateKind::Delayed
+                }
                 "its worker has not started it yet" => kind == StateKind::Scheduled,
+                words if words.starts_with("waits to be resumed") => kind == StateKind::Blocked,
+                words if words.ends_with("that it depends on") => kind == StateKind::Waiting,
                 words => kind == StateKind::Pending && self.is_true(words, &Needs::of(job)),
             };
             if !true_words {
@@ -411,6 +474,9 @@ impl World {
         let connected = || self.agents.iter().filter(|agent| brain.is_connected(agent.id));
         let offering = || connected().filter(|agent| needs.are_offered_by(agent));
         let fitting = || offering().filter(|agent| needs.fit_in(&agent.capacity));
+        if let Some(true_words) = self.is_true_hold(words, needs) {
+            return true_words;
+        }
         match words {
             "no connected worker runs processes" => needs.task_type.is_none() && offering().next().is_none(),
             words if words.starts_with("no connected worker handles tasks") => {
@@ -501,6 +567,15 @@ impl World {
         if !brain.executions_are_bound() {
             broken(Rule::StoreAndMemoryAgree, (), "an execution is known that no job is bound to");
         }
+        self.check_counts();
+    }
+
+    /// What is counted step by step is what a count of all rows finds.
+    fn check_counts(&self) {
+        let jobs: Vec<_> = self.store.jobs.keys().filter_map(|id| self.store.latest(*id)).collect();
+        if let Err(why) = self.store.kept.check_counts(jobs.iter().map(|job| &**job)) {
+            broken(Rule::StoreAndMemoryAgree, (), why);
+        }
     }
 
     // ---- what was promised --------------------------------------------------------------------------------------
@@ -562,6 +637,7 @@ impl World {
 
     pub(super) fn note_spooled(&mut self, entry: &Entry) {
         if let Entry::Finished(finished) = entry {
+            self.ledger.ties.declares(finished);
             let reported = self.ledger.reported.entry(finished.execution).or_default();
             if !reported.contains(&finished.outcome) {
                 reported.push(finished.outcome.clone());
@@ -642,6 +718,7 @@ impl World {
     }
 
     pub(super) fn check_end(&self) {
+        self.check_counts();
         for (id, job) in &self.ledger.truth {
             if self.store.jobs.get(id) != Some(job) {
                 broken(Rule::StoreAndMemoryAgree, *id, "the store has something else than was decided");

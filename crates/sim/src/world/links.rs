@@ -217,7 +217,10 @@ impl World {
                 self.tell(report(Report::Progress { execution, progress, data: data.map(Into::into) }));
             }
             FromWorker::Logs(chunk) => self.take_logs(worker, key, chunk),
-            FromWorker::Finished(finished) => self.tell(report(Report::Finished(finished, Vec::new()))),
+            FromWorker::Finished(finished) => {
+                let children = self.children_of(&finished);
+                self.tell(report(Report::Finished(finished, children)));
+            }
             FromWorker::Leaving if can_answer => self.tell(Input::Pause { caller: None, worker }),
             FromWorker::Leaving => {}
         }

@@ -4,16 +4,17 @@ use super::{Event, World, elapsed, links::link_key, note, wall};
 use crate::{
     defect::Defect,
     dice::{Dice, For},
-    plan::{Shape, spec_of},
+    plan::{Shape, payload_of, spec, spec_of},
     store::Commit,
     trace::About,
-    world::{calls::Reply, run_name},
+    world::{calls::Reply, child_id, run_name},
 };
 use hodei_core::{
-    brain::{Bound, Brain, Caller, Config, Connection, Effect, Facts, Input, Report},
+    brain::{Bound, Brain, Caller, Config, Connection, Effect, Facts, Input, NewJob, Report},
     id::{ExecutionId, JobId, WorkerId},
     job::Job,
     protocol::{Assignment, Context, Finished, LogAck, LogChunk, ToWorker, Verdict, Welcome},
+    state::StateKind,
     time::{Elapsed, Millis, Now},
 };
 use std::{
@@ -320,8 +321,21 @@ impl World {
             {
                 note!(self, "server", (), "{} ended before its log came", run_name(finished.execution));
             }
+            Input::SetQueue { ref queue, ref order, .. } => {
+                self.ledger.steer(queue, order);
+                brain.apply(input);
+            }
+            Input::Resume { job, .. } => {
+                let blocked = |job: &&Job| job.state.kind() == StateKind::Blocked;
+                let before = brain.job(job).filter(blocked).map(|job| job.executions.len());
+                brain.apply(input);
+                if let Some(executions) = before.filter(|_| brain.job(job).filter(blocked).is_none()) {
+                    self.ledger.resumed(job, executions);
+                }
+            }
             Input::Retry { job, .. } => {
                 let ended = |job: &Job| job.state.kind().is_finished();
+                self.ledger.hurried(job);
                 let before = brain.job(job).filter(|job| ended(job)).map(|job| job.executions.len());
                 brain.apply(input);
                 if let Some(executions) = before.filter(|_| brain.job(job).is_some_and(|job| !ended(job))) {
@@ -331,6 +345,19 @@ impl World {
             }
             input => brain.apply(input),
         }
+    }
+
+    /// The jobs that a run wants enqueued, as the server makes them of its report.
+    pub(super) fn children_of(&mut self, finished: &Finished) -> Vec<NewJob> {
+        let Some(time) = self.server.brain.as_ref().map(Brain::time) else { return Vec::new() };
+        self.parents += u64::from(!finished.children.is_empty());
+        let child = |(payload, n): (&Vec<u8>, u64)| {
+            let kind = payload.first_chunk().map_or(0, |kind| u16::from_le_bytes(*kind));
+            let mut spec = spec(kind, time);
+            spec.tags = vec![run_name(finished.execution)];
+            NewJob { id: child_id(self.parents, n), spec, payload: payload_of(kind, time) }
+        };
+        finished.children.iter().zip(0..).map(child).collect()
     }
 
     /// A chunk is stored if it continues what is there; a repeat, or one that nobody wants, is acknowledged only.
@@ -576,6 +603,9 @@ impl World {
                     jobs.pop();
                 }
                 Input::Due { limit, jobs }
+            }
+            Effect::ReadDependents { job, after, limit } => {
+                Input::Dependents { job, after, limit, jobs: self.store.dependents(job, after, limit) }
             }
             _ => return,
         };

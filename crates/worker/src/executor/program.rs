@@ -101,6 +101,9 @@ fn environment(assignment: &Assignment, folder: &Folder, account: &Account) -> V
         own("HODEI_PROGRESS", text(&folder.progress)),
         own("HODEI_RESULT", text(&folder.result)),
     ]);
+    if let Some((schedule, tick)) = &assignment.context.tick {
+        all.extend([own("HODEI_SCHEDULE", schedule.clone()), own("HODEI_TICK", tick.rfc3339())]);
+    }
     all
 }
 

@@ -30,7 +30,8 @@ const LAYERS: &[(&str, &[&str])] = &[
 
 /// What the crate without IO, clock and randomness may use.
 const PURE_CRATE: &str = "hodei-core";
-const PURE: [&str; 3] = ["serde", "thiserror", "uuid"];
+/// `croner` and `jiff` compute: ticks of cron expressions, in time zones whose rules are inside the program.
+const PURE: [&str; 5] = ["croner", "jiff", "serde", "thiserror", "uuid"];
 const PURE_IN_TESTS: [&str; 1] = ["proptest"];
 
 /// Used by the code that `tonic::include_proto!` brings in, which no source file shows.

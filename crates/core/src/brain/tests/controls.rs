@@ -176,6 +176,28 @@ fn a_queue_starts_no_more_in_a_period_than_it_may() {
     assert_eq!(rig.runs(), jobs[6..]);
 }
 
+/// The first behind the queue is held by its key when the queue is at its rate: the others are woken all the same.
+#[test]
+fn a_key_that_is_full_keeps_nobody_from_being_woken() {
+    let mut rig = Rig::new();
+    rig.worker(1, slots(50));
+    let busy = rig.enqueue(keyed("k", 1));
+    let settings = QueueSettings { concurrency: Some(1), ..QueueSettings::default() };
+    let rate = Some(Rate { limit: 1, period: Millis::seconds(10) });
+    rig.set_queue("a", QueueOrder::Configure(QueueSettings { rate, ..settings }));
+    let first = rig.enqueue(in_queue("a"));
+    let keyed_one = rig.enqueue(JobSpec { queue: "a".into(), priority: Priority::High, ..keyed("k", 1) });
+    let second = rig.enqueue(in_queue("a"));
+    assert_eq!(rig.runs(), [busy, first]);
+    rig.succeed(first);
+    rig.pass(Millis::seconds(11));
+    assert_eq!(rig.runs(), [second]);
+    rig.succeed(second);
+    rig.succeed(busy);
+    rig.pass(Millis::seconds(11));
+    assert_eq!(rig.runs(), [keyed_one]);
+}
+
 #[test]
 fn what_waits_long_enough_counts_as_more_urgent() {
     let mut rig = Rig::with(small_windows());

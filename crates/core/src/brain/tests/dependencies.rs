@@ -105,6 +105,7 @@ fn the_same_holds_for_what_failed_before_the_job_was_submitted() {
     rig.news();
     let [cancel, wait, run] = POLICIES.map(|policy| rig.enqueue(with_policy(&[fails, done], policy)));
     assert_eq!(rig.states(&[cancel, wait, run]), [StateKind::Cancelled, StateKind::Waiting, StateKind::Scheduled]);
+    assert!(!rig.server.brain.knows(cancel) && !rig.server.brain.knows(wait), "nobody will tell them anything soon");
     let plain = rig.enqueue(after(&[done]));
     assert_eq!(rig.state(plain), StateKind::Scheduled);
     rig.retry(fails).expect("retried");

@@ -111,6 +111,31 @@ fn a_timer_that_is_set_while_a_page_is_read_is_not_passed_over() {
     assert_eq!(rig.state(id), StateKind::Pending);
 }
 
+/// A job can change without leaving its place, while a page that shows its former row is under way.
+#[test]
+fn a_job_that_others_come_to_depend_on_is_not_passed_over() {
+    for (read_late, delayed) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut rig = Rig::with(small_windows());
+        let at = rig.server.now.wall + Millis::seconds(10);
+        let jobs = rig.enqueue_all(vec![spec_with(|spec| spec.run_at = delayed.then_some(at)); 6]);
+        rig.server.restart();
+        rig.server.turn(false);
+        rig.server.commit();
+        if !read_late {
+            (0..rig.server.reads.len()).for_each(|_| rig.server.read(0));
+        }
+        let last = rig.new_job(spec_with(|spec| spec.depends_on = vec![jobs[2]]));
+        let id = last.id;
+        rig.server.input(Input::Enqueue { caller: Caller(0), jobs: vec![last] });
+        rig.server.turn(false);
+        rig.server.commit();
+        rig.settle();
+        let worker = rig.worker(1, slots(1));
+        rig.pass(Millis::seconds(10));
+        assert_eq!(drain(&mut rig, worker), [&jobs[..], &[id]].concat(), "read late: {read_late}, delayed: {delayed}");
+    }
+}
+
 /// Two jobs with one place in line would hide each other.
 #[test]
 fn places_in_line_rise_over_a_restart_that_takes_no_time() {
