@@ -10,11 +10,13 @@
 mod actions;
 mod failures;
 mod http;
+mod lines;
 mod refusals;
 mod tokens;
 
 pub use actions::{Action, Needs, of_method};
 pub use http::layer as http_layer;
+pub use lines::answered;
 pub use tokens::Tokens;
 
 use crate::clock;

@@ -4,7 +4,7 @@
 //! sync of the disk is shared by thousands of jobs; when idle a single job pays for one.
 
 use crate::{
-    access::Access,
+    access::{self, Access},
     clock,
     dispatch::{self, Links, Parcel, Parcels, Payloads},
     events::Events,
@@ -689,20 +689,7 @@ impl Loop {
         for effect in effects {
             let Effect::Answer { caller, answer } = effect else { continue };
             if let Some(line) = self.callers.get_mut(caller).and_then(|waiting| waiting.audit.take()) {
-                match answer {
-                    Ok(Answer::Existed(places)) if !places.is_empty() => {
-                        let existed: Vec<String> = places.iter().map(|(_, id)| id.to_string()).collect();
-                        let outcome = format!("ok, {} existed already", existed.join(" "));
-                        add_line(&mut self.aside.audit, AuditEntry { outcome, ..line });
-                    }
-                    Ok(_) => add_line(&mut self.aside.audit, AuditEntry { outcome: "ok".to_owned(), ..line }),
-                    // Whoever guesses must not be able to fill the log; the door counts these.
-                    Err(Refusal::Token(_)) => {}
-                    Err(refusal) => {
-                        let outcome = format!("refused: {refusal}");
-                        add_line(&mut self.aside.audit, AuditEntry { outcome, ..line });
-                    }
-                }
+                access::answered(&mut self.aside.audit, line, answer);
             }
         }
     }
@@ -888,23 +875,6 @@ impl Loop {
             self.land();
         }
         Ok(())
-    }
-}
-
-/// Calls of one actor that did the same and share a commit share a line, too, which names all that they did it to: under load
-/// a line for each would cost as much as the work itself.
-fn add_line(lines: &mut Vec<AuditEntry>, line: AuditEntry) {
-    const LONGEST: usize = 4096;
-    let alike = |last: &&mut AuditEntry| {
-        (&last.actor, &last.peer, &last.action, &last.outcome) == (&line.actor, &line.peer, &line.action, &line.outcome)
-            && last.subject.len() + line.subject.len() < LONGEST
-    };
-    match lines.last_mut().filter(alike) {
-        Some(last) => {
-            last.subject.push(' ');
-            last.subject.push_str(&line.subject);
-        }
-        None => lines.push(line),
     }
 }
 
