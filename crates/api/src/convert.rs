@@ -1,5 +1,6 @@
 //! Between the wire and the core. What comes in is checked here: a value that means nothing is an [`Invalid`] field.
 
+mod access;
 mod jobs;
 mod queues;
 mod schedules;
@@ -7,6 +8,7 @@ mod stream;
 mod webhooks;
 mod workers;
 
+pub use access::{api_token_to_wire, audit_to_wire, optional_length, role_from_wire, role_to_wire};
 pub use jobs::{
     Stored, execution_id, job_id, job_to_wire, payload_of, spec_from_wire, spec_of_payload, spec_to_wire,
     state_from_wire, state_to_wire, worker_id,

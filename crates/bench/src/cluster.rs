@@ -2,7 +2,7 @@
 
 use crate::processes;
 use anyhow::{Context, Result, bail};
-use hodei_api::channel;
+use hodei_api::channel::{self, ApiToken, Authorized};
 use hodei_api::v1::{
     CreateWorkerTokenRequest, ListWorkersRequest, WorkerState,
     job_execution_service_client::JobExecutionServiceClient as Jobs,
@@ -22,7 +22,6 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use tonic::transport::Channel;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -63,6 +62,7 @@ pub struct Cluster {
     worker: Option<Process>,
     grpc: String,
     http: String,
+    token: String,
 }
 
 pub struct Process(Child);
@@ -147,6 +147,7 @@ impl Cluster {
             worker: None,
             grpc: free_address()?,
             http: free_address()?,
+            token: String::new(),
         })
     }
 
@@ -161,7 +162,24 @@ impl Cluster {
         let began = Instant::now();
         self.server = Some(Process(process.spawn().context("cannot start the server")?));
         self.until_ready().await?;
-        Ok(began.elapsed())
+        let took = began.elapsed();
+        self.token = self.new_token()?;
+        Ok(took)
+    }
+
+    /// An API token, by way of the server's socket.
+    fn new_token(&self) -> Result<String> {
+        let mut command = Command::new(&self.hodei);
+        command.args(["token", "create", "api", "--role", "admin", "--data"]).arg(self.folder.path().join("server"));
+        let made = command.env_remove("HODEI_SERVER").output().context("cannot make an API token")?;
+        if !made.status.success() {
+            bail!("no API token: {}", String::from_utf8_lossy(&made.stderr));
+        }
+        Ok(String::from_utf8(made.stdout)?.trim().to_owned())
+    }
+
+    pub fn token(&self) -> &str {
+        &self.token
     }
 
     pub fn kind(&self) -> StoreKind {
@@ -267,15 +285,16 @@ impl Cluster {
         format!("http://{}", self.grpc)
     }
 
-    pub async fn channel(&self) -> Result<Channel> {
-        Ok(channel::connect(tonic::transport::Endpoint::from_shared(self.address())?).await?)
+    pub async fn channel(&self) -> Result<Authorized> {
+        let channel = channel::connect(tonic::transport::Endpoint::from_shared(self.address())?).await?;
+        Ok(ApiToken::new(&self.token)?.on(channel))
     }
 
-    pub async fn jobs(&self) -> Result<Jobs<Channel>> {
+    pub async fn jobs(&self) -> Result<Jobs<Authorized>> {
         Ok(Jobs::new(self.channel().await?).max_decoding_message_size(64 << 20))
     }
 
-    pub async fn logs(&self) -> Result<Logs<Channel>> {
+    pub async fn logs(&self) -> Result<Logs<Authorized>> {
         Ok(Logs::new(self.channel().await?))
     }
 }

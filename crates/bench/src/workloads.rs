@@ -121,7 +121,7 @@ async fn process_jobs(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
 /// Callers that are tasks of one program.
 async fn single_callers(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
     cluster.start("server", &[]).await?;
-    let client = Client::connect(cluster.address())?;
+    let client = Client::connect(cluster.address())?.token(cluster.token())?;
     let submit = || client.submit(Job::command("/bin/true", [""; 0]));
     let callers = (0..CALLERS).map(|_| calls(async || submit().await.map(drop).map_err(Into::into)));
     rate_of_calls(cluster, figure, callers).await

@@ -11,6 +11,7 @@ use crate::{
     say,
 };
 use anyhow::{Context, Result, bail, ensure};
+use hodei_api::channel::{ApiToken, Authorized};
 use hodei_api::v1::{self, worker_admin_service_client::WorkerAdminServiceClient as Admin};
 use rustix::process::Signal;
 use std::{
@@ -111,6 +112,7 @@ struct Cast {
     postgres: Option<Postgres>,
     server_disk: Option<Disk>,
     worker_disk: Option<Disk>,
+    api_token: String,
 }
 
 impl Cast {
@@ -142,9 +144,10 @@ impl Cast {
         };
         let log = |name: &str| folder.join(format!("{name}.log"));
         let server = Daemon::start("the server", log("server"), "hodei is up", faults.clone(), Box::new(build)).await?;
+        let api_token = api_token(&hodei(&args.hodei, folder), &folder.join("server"))?;
         let (mut workers, mut links) = (Vec::new(), Vec::new());
         for n in 0..WORKERS {
-            let token = token(address).await?;
+            let token = token(address, &api_token).await?;
             let link = Proxy::start(address).await?;
             let (command, data, url) = (hodei(&args.hodei, folder), worker_data(n), format!("http://{}", link.address));
             let build = move || {
@@ -169,6 +172,7 @@ impl Cast {
             postgres,
             server_disk,
             worker_disk,
+            api_token,
         };
         cast.all_connected(address).await?;
         Ok(cast)
@@ -177,7 +181,8 @@ impl Cast {
     async fn all_connected(&self, address: SocketAddr) -> Result<()> {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
-            let workers = admin(address)?.list_workers(v1::ListWorkersRequest {}).await?.into_inner().workers;
+            let workers =
+                admin(address, &self.api_token)?.list_workers(v1::ListWorkersRequest {}).await?.into_inner().workers;
             if workers.iter().filter(|worker| worker.state() == v1::WorkerState::Ready).count() == WORKERS {
                 return Ok(());
             }
@@ -196,7 +201,7 @@ impl Cast {
         checker.args(["--seed", &seed.to_string(), "--slots", &SLOTS.to_string()]);
         checker.arg("--folder").arg(&self.folder);
         checker.arg("--disk-worker").arg(self.folder.join(format!("worker-{DISK_WORKER}")));
-        checker.stdin(Stdio::piped()).kill_on_drop(true);
+        checker.env("HODEI_API_TOKEN", &self.api_token).stdin(Stdio::piped()).kill_on_drop(true);
         let mut checker = checker.spawn().context("cannot start the checker")?;
         let wishes = checker.stdin.take().context("the checker has no input")?;
         Ok((checker, wishes))
@@ -336,14 +341,24 @@ fn free_port() -> Result<u16> {
     Ok(port)
 }
 
-fn admin(address: SocketAddr) -> Result<Admin<tonic::transport::Channel>> {
-    Ok(Admin::new(Endpoint::from_shared(format!("http://{address}"))?.connect_lazy()))
+/// A token for the role admin, by way of the server's socket.
+fn api_token(hodei: &impl Fn() -> Command, data: &Path) -> Result<String> {
+    let mut command = hodei();
+    command.args(["token", "create", "api", "--role", "admin", "--data"]).arg(data);
+    let made = command.output().context("cannot make an API token")?;
+    ensure!(made.status.success(), "no API token: {}", String::from_utf8_lossy(&made.stderr));
+    Ok(String::from_utf8(made.stdout)?.trim().to_owned())
 }
 
-async fn token(address: SocketAddr) -> Result<String> {
+fn admin(address: SocketAddr, api_token: &str) -> Result<Admin<Authorized>> {
+    let channel = Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
+    Ok(Admin::new(ApiToken::new(api_token)?.on(channel)))
+}
+
+async fn token(address: SocketAddr, api_token: &str) -> Result<String> {
     let began = Instant::now();
     loop {
-        match admin(address)?.create_worker_token(v1::CreateWorkerTokenRequest::default()).await {
+        match admin(address, api_token)?.create_worker_token(v1::CreateWorkerTokenRequest::default()).await {
             Ok(answer) => return Ok(answer.into_inner().token),
             Err(status) => ensure!(began.elapsed() < PATIENCE, "the server does not come up: {status}"),
         }

@@ -1,6 +1,9 @@
 //! The command line.
 
-use crate::values::{self, Cores};
+use crate::{
+    config::Handler,
+    values::{self, Cores},
+};
 use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use hodei_core::{spec::Secret, time::Millis};
@@ -18,10 +21,24 @@ pub struct Cli {
 
 #[derive(Clone, Debug, Args)]
 pub struct Common {
-    /// The server to talk to, such as http://127.0.0.1:7070 or unix:/path/to/socket. Without one, the server of the data
+    /// The server to talk to, such as http://127.0.0.1:7070, https://hodei.example:7070 or unix:/path/to/socket. Without one, the server of the data
     /// folder is used, and started in the background when there is none.
     #[arg(long, global = true, env = "HODEI_SERVER", value_name = "URL", help_heading = "Global options")]
     pub server: Option<String>,
+    /// The API token that a server on the network asks for; the one of the data folder does not. Better in the environment,
+    /// where others on this machine do not see it.
+    #[arg(
+        long,
+        global = true,
+        env = "HODEI_API_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN",
+        help_heading = "Global options"
+    )]
+    pub api_token: Option<String>,
+    /// The authority that an https server's certificate must be from, in PEM; those that this machine trusts by default.
+    #[arg(long, global = true, env = "HODEI_CA", value_name = "FILE", help_heading = "Global options")]
+    pub ca: Option<PathBuf>,
     /// The data folder: database, socket, local worker.
     #[arg(long, global = true, env = "HODEI_DATA", value_name = "DIR", help_heading = "Global options")]
     pub data: Option<PathBuf>,
@@ -60,9 +77,11 @@ pub enum Command {
     /// Run, list and drain workers.
     #[command(subcommand)]
     Worker(WorkerCommand),
-    /// Make credentials.
+    /// Make, list and revoke credentials.
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Show who did what, newest first.
+    Audit(AuditArgs),
     /// What was told to whom when jobs ended.
     #[command(subcommand)]
     Webhook(WebhookCommand),
@@ -551,12 +570,28 @@ pub struct ServerArgs {
     /// Where jobs are kept: a path for SQLite, or postgres://user@host/database.
     #[arg(long, env = "HODEI_DATABASE_URL", value_name = "PATH|URL")]
     pub database_url: Option<String>,
-    /// The address for gRPC; loopback only.
+    /// The address for gRPC. One that other machines can reach needs TLS.
     #[arg(long, value_name = "ADDR")]
     pub grpc: Option<SocketAddr>,
-    /// The address for health and readiness; loopback only.
+    /// The address for HTTP: health and readiness. One that other machines can reach needs TLS.
     #[arg(long, value_name = "ADDR")]
     pub http: Option<SocketAddr>,
+    /// The certificate of both addresses in PEM, with those that vouch for it.
+    #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with = "tls_self_signed")]
+    pub tls_cert: Option<PathBuf>,
+    /// The key of the certificate.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Make certificates by an authority of its own in the data folder; clients are told to trust it with --ca.
+    #[arg(long)]
+    pub tls_self_signed: bool,
+    /// A name or address of this server for the certificates that it makes, besides those it knows; may be given several
+    /// times.
+    #[arg(long, value_name = "NAME")]
+    pub tls_name: Vec<String>,
+    /// Serve other machines without TLS. Tokens and jobs can then be read on the way.
+    #[arg(long)]
+    pub insecure: bool,
     /// How long a worker may go on without hearing from the server.
     #[arg(long, value_name = "TIME", value_parser = values::length)]
     pub lease: Option<Millis>,
@@ -572,6 +607,10 @@ pub struct UpArgs {
     /// Jobs at once; one for each core by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub slots: Option<u32>,
+    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on) or TYPE=http://ADDRESS.
+    /// May be given several times, and adds to those of the configuration.
+    #[arg(long, value_name = "TYPE=WHAT", value_parser = Handler::parse)]
+    pub handler: Vec<Handler>,
     /// Serve the socket alone and leave when there is nothing to do.
     #[arg(long, hide = true)]
     pub background: bool,
@@ -607,6 +646,10 @@ pub struct WorkerArgs {
     /// Memory that jobs may reserve; what the machine has by default.
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub memory: Option<u64>,
+    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on) or TYPE=http://ADDRESS.
+    /// May be given several times, and adds to those of the configuration.
+    #[arg(long, value_name = "TYPE=WHAT", value_parser = Handler::parse)]
+    pub handler: Vec<Handler>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -640,6 +683,35 @@ pub enum TokenCommand {
     /// Make a token.
     #[command(subcommand)]
     Create(TokenKind),
+    /// List the API tokens.
+    List,
+    /// End an API token at once.
+    Revoke { id: String },
+}
+
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    /// How many lines.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
+    /// Only what this one did: the name of a token, 'socket', 'anonymous' or 'worker ID'.
+    #[arg(long)]
+    pub actor: Option<String>,
+    /// Only this, such as jobs.cancel.
+    #[arg(long)]
+    pub action: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum RoleArg {
+    /// Everything, tokens and the audit log too.
+    Admin,
+    /// Queues, schedules, workers, dead letters, and what submitters may.
+    Operator,
+    /// Submits jobs, cancels, retries and resumes them, and what viewers may.
+    Submitter,
+    /// Looks.
+    Viewer,
 }
 
 #[derive(Debug, Subcommand)]
@@ -650,6 +722,18 @@ pub enum TokenKind {
         #[arg(long, value_name = "ID")]
         worker_id: Option<hodei_core::id::WorkerId>,
         /// How long it is good for; five minutes by default.
+        #[arg(long, value_name = "TIME", value_parser = values::length)]
+        ttl: Option<Millis>,
+    },
+    /// A token for people and programs that call the server over the network.
+    Api {
+        /// What its holder may do.
+        #[arg(long, value_enum)]
+        role: RoleArg,
+        /// What the audit log calls its holder; made up by default.
+        #[arg(long, default_value = "")]
+        name: String,
+        /// How long it is good for, such as 90d; for ever by default.
         #[arg(long, value_name = "TIME", value_parser = values::length)]
         ttl: Option<Millis>,
     },

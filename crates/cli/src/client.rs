@@ -3,10 +3,11 @@
 use crate::{args::Common, config::Config, folder::Holder};
 use anyhow::{Context, Result, anyhow, bail};
 use hodei_api::{
-    channel::{self, tuned},
+    channel::{self, ApiToken, Authorized, tuned},
     gather::Gathering,
     v1::{
-        ListWorkersRequest, dead_letter_service_client::DeadLetterServiceClient as DeadLetters,
+        ListWorkersRequest, access_service_client::AccessServiceClient as Access,
+        dead_letter_service_client::DeadLetterServiceClient as DeadLetters,
         event_service_client::EventServiceClient as Events,
         job_execution_service_client::JobExecutionServiceClient as Jobs,
         log_stream_service_client::LogStreamServiceClient as Logs, queue_service_client::QueueServiceClient as Queues,
@@ -25,6 +26,7 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::Stdio,
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::net::UnixStream;
@@ -45,7 +47,11 @@ const MAX_MESSAGE: usize = 64 << 20;
 /// Where a server is.
 #[derive(Clone, Debug)]
 pub enum Target {
-    Tcp(String),
+    Tcp {
+        url: String,
+        /// Whom its certificate must be from, in PEM; those that this machine trusts if nobody is named.
+        ca: Option<Arc<[u8]>>,
+    },
     Socket(PathBuf),
     /// The server of this data folder, started with this configuration file if need be.
     Folder {
@@ -57,7 +63,8 @@ pub enum Target {
 #[derive(Clone)]
 pub struct Client {
     target: Target,
-    channel: Channel,
+    token: ApiToken,
+    channel: Authorized,
 }
 
 impl Target {
@@ -68,30 +75,31 @@ impl Target {
                 path: config.data_folder(common.data.as_deref())?,
                 config: common.config.as_deref().map(std::path::absolute).transpose()?,
             }),
-            url => Self::parse(url),
+            url => Self::parse(url, common),
         }
     }
 
-    pub fn parse(url: &str) -> Result<Self> {
+    pub fn parse(url: &str, common: &Common) -> Result<Self> {
         if let Some(path) = url.strip_prefix("unix:") {
             return Ok(Target::Socket(path.trim_start_matches("//").into()));
         }
         let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-        if !url.starts_with("http://") {
-            bail!("'{url}' is not a server's address; write it like http://127.0.0.1:7070 or unix:/path/to/socket");
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            bail!(
+                "'{url}' is not a server's address; write it like http://127.0.0.1:7070, https://hodei.example:7070 or unix:/path/to/socket"
+            );
         }
-        Ok(Target::Tcp(url))
+        let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+        let ca = common.ca.as_ref().map(read).transpose()?;
+        Ok(Target::Tcp { url, ca: ca.map(Into::into) })
     }
 
     pub async fn channel(&self) -> Result<Channel> {
         match self {
-            Target::Tcp(url) => {
-                let endpoint = Endpoint::from_shared(url.clone()).with_context(|| format!("'{url}' is not a URL"))?;
-                channel::connect(endpoint).await.with_context(|| {
-                    format!(
-                        "no server answers at {url}; start one with 'hodei server' or 'hodei up', or check --server"
-                    )
-                })
+            Target::Tcp { url, ca } => {
+                let endpoint = channel::endpoint(url.clone(), ca.as_deref());
+                let endpoint = endpoint.with_context(|| format!("'{url}' cannot be used with this --ca"))?;
+                channel::connect(endpoint).await.map_err(|error| unreachable(url, error))
             }
             Target::Socket(path) => {
                 socket(path).await.with_context(|| format!("no server answers at {}", path.display()))
@@ -99,6 +107,22 @@ impl Target {
             Target::Folder { path, config } => of_folder(path, config.as_deref()).await,
         }
     }
+}
+
+/// Why a server was not reached, and what may help.
+fn unreachable(url: &str, error: tonic::transport::Error) -> anyhow::Error {
+    let error = anyhow::Error::from(error);
+    let said = format!("{error:#}");
+    let advice = if said.contains("UnknownIssuer") {
+        "its certificate is from nobody that is trusted here; name its authority with --ca or HODEI_CA (the server prints the file)"
+    } else if said.contains("certificate") {
+        "its certificate is not good for this address; 'hodei server --tls-name' adds names to those that it makes"
+    } else if said.contains("InvalidContentType") || said.contains("corrupt message") {
+        "it does not speak TLS; write http://"
+    } else {
+        "start one with 'hodei server' or 'hodei up', or check --server"
+    };
+    error.context(format!("no server answers at {url}; {advice}"))
 }
 
 async fn socket(path: &Path) -> Result<Channel, tonic::transport::Error> {
@@ -170,6 +194,8 @@ fn start_background(folder: &Path, config: Option<&Path>) -> Result<std::process
     }
     // Its own session, so that a Ctrl-C meant for this command does not reach it; and none of the folder's choices.
     command.env_remove("HODEI_SERVER").env_remove("HODEI_DATABASE_URL").current_dir("/");
+    // Jobs of the same user can look at the environment of its process.
+    command.env_remove("HODEI_API_TOKEN").env_remove("HODEI_TOKEN");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(log));
     detach(&mut command);
     command.spawn().context("cannot start the background server")
@@ -195,17 +221,19 @@ fn last_lines(path: &Path) -> String {
 impl Client {
     pub async fn connect(common: &Common, config: &Config) -> Result<Self> {
         let target = Target::of(common, config)?;
-        Ok(Self { channel: target.channel().await?, target })
+        let token = common.api_token.as_deref().map(ApiToken::new).transpose()?.unwrap_or_default();
+        Ok(Self { channel: token.on(target.channel().await?), token, target })
     }
 
     /// Connects anew. A server that a person started is theirs to start again; only one of our own is replaced.
     pub async fn reconnect(&mut self) -> Result<()> {
-        self.channel = match &self.target {
+        let channel = match &self.target {
             Target::Folder { path, .. } if Holder::of(path).is_some_and(|holder| !holder.background) => {
                 serving(&path.join(SOCKET)).await.context("the server has not come back yet")?
             }
             target => target.channel().await?,
         };
+        self.channel = self.token.on(channel);
         Ok(())
     }
 
@@ -214,35 +242,39 @@ impl Client {
         matches!(self.target, Target::Folder { .. })
     }
 
-    pub fn jobs(&self) -> Jobs<Channel> {
+    pub fn jobs(&self) -> Jobs<Authorized> {
         Jobs::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    pub fn logs(&self) -> Logs<Channel> {
+    pub fn logs(&self) -> Logs<Authorized> {
         Logs::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    pub fn queues(&self) -> Queues<Channel> {
+    pub fn queues(&self) -> Queues<Authorized> {
         Queues::new(self.channel.clone())
     }
 
-    pub fn schedules(&self) -> Schedules<Channel> {
+    pub fn schedules(&self) -> Schedules<Authorized> {
         Schedules::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    pub fn dead_letters(&self) -> DeadLetters<Channel> {
+    pub fn dead_letters(&self) -> DeadLetters<Authorized> {
         DeadLetters::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    pub fn events(&self) -> Events<Channel> {
+    pub fn events(&self) -> Events<Authorized> {
         Events::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    pub fn webhooks(&self) -> Webhooks<Channel> {
+    pub fn access(&self) -> Access<Authorized> {
+        Access::new(self.channel.clone())
+    }
+
+    pub fn webhooks(&self) -> Webhooks<Authorized> {
         Webhooks::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    pub fn admin(&self) -> Admin<Channel> {
+    pub fn admin(&self) -> Admin<Authorized> {
         Admin::new(self.channel.clone())
     }
 }
@@ -252,8 +284,24 @@ pub fn explain(status: &Status) -> anyhow::Error {
     match status.code() {
         Code::Unavailable => anyhow!("the server cannot do this now: {}", status.message()),
         Code::InvalidArgument => anyhow!("the server refuses: {}", status.message()),
+        _ if is_not_http2(status) => {
+            anyhow!("the server does not answer as one of Hodei's; if it uses TLS, its address begins with https://")
+        }
         _ => anyhow!("{}", status.message()),
     }
+}
+
+/// Whether what answered speaks something else, as a server with TLS does.
+fn is_not_http2(status: &Status) -> bool {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if said.contains("FRAME_SIZE_ERROR") || said.contains("invalid size") || said.contains("PROTOCOL_ERROR") {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// Whether a request never left, because there is nobody to connect to.

@@ -1,9 +1,11 @@
 //! One file per command, or per group of commands.
 
+pub mod audit;
 pub mod dlq;
 pub mod events;
 pub mod file;
 pub mod follow;
+pub mod handlers;
 pub mod job;
 pub mod logs;
 pub mod queue;

@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail};
 use hodei_core::{spec::Secret, time::Millis};
 use serde::Deserialize;
 use std::{
+    collections::BTreeMap,
     env, fs,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -19,10 +20,100 @@ pub const DEFAULTS: &str = include_str!("default-config.toml");
 pub struct Config {
     pub data: String,
     pub connect: String,
+    pub handler: Vec<Handler>,
     pub server: Server,
     pub webhooks: Webhooks,
     pub worker: Worker,
     pub background: Background,
+}
+
+/// What runs tasks of one type, or of all types that a pattern fits.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Handler {
+    #[serde(rename = "type")]
+    pub task_type: String,
+    pub command: Option<Words>,
+    pub subprocess: Option<Words>,
+    pub http: Option<String>,
+    pub directory: Option<PathBuf>,
+    pub environment: Option<BTreeMap<String, String>>,
+    pub processes: Option<u32>,
+    pub concurrency: Option<u32>,
+    #[serde(default, deserialize_with = "values::given_length_field")]
+    pub heartbeat: Option<Millis>,
+    #[serde(default, deserialize_with = "values::given_length_field")]
+    pub timeout: Option<Millis>,
+    pub retries: Option<u32>,
+    pub authorization: Option<String>,
+    pub headers: Option<BTreeMap<String, String>>,
+}
+
+/// A program: a line for the shell, or the program and its arguments.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Words {
+    Line(String),
+    Args(Vec<String>),
+}
+
+/// The one thing that a handler is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Machinery<'h> {
+    Command(&'h Words),
+    Subprocess(&'h Words),
+    Http(&'h str),
+}
+
+impl Handler {
+    /// `TYPE=COMMAND`, `TYPE=subprocess:COMMAND` or `TYPE=http://…`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let usage = "write TYPE=COMMAND, TYPE=subprocess:COMMAND or TYPE=http://ADDRESS";
+        let (task_type, what) = text.split_once('=').ok_or(usage)?;
+        if task_type.is_empty() || what.trim().is_empty() {
+            return Err(usage.to_owned());
+        }
+        let handler = Self { task_type: task_type.to_owned(), ..Self::default() };
+        let line = |line: &str| Some(Words::Line(line.trim().to_owned()));
+        Ok(match what.strip_prefix("subprocess:") {
+            Some(program) => Self { subprocess: line(program), ..handler },
+            None if what.starts_with("http://") || what.starts_with("https://") => {
+                Self { http: Some(what.to_owned()), ..handler }
+            }
+            None => Self { command: line(what), ..handler },
+        })
+    }
+
+    /// What it is. A setting that means nothing for it is a mistake.
+    pub fn machinery(&self) -> Result<Machinery<'_>> {
+        let name = &self.task_type;
+        let kind = match (&self.command, &self.subprocess, &self.http) {
+            (Some(words), None, None) => Machinery::Command(words),
+            (None, Some(words), None) => Machinery::Subprocess(words),
+            (None, None, Some(url)) => Machinery::Http(url),
+            _ => bail!("handler {name}: give one of command, subprocess and http"),
+        };
+        let (for_processes, for_subprocess, for_http) = match kind {
+            Machinery::Command(_) => (true, false, false),
+            Machinery::Subprocess(_) => (true, true, false),
+            Machinery::Http(_) => (false, false, true),
+        };
+        let settings = [
+            ("directory", self.directory.is_some(), for_processes),
+            ("environment", self.environment.is_some(), for_processes),
+            ("processes", self.processes.is_some(), for_subprocess),
+            ("concurrency", self.concurrency.is_some(), for_subprocess),
+            ("heartbeat", self.heartbeat.is_some(), for_subprocess),
+            ("timeout", self.timeout.is_some(), for_http),
+            ("retries", self.retries.is_some(), for_http),
+            ("authorization", self.authorization.is_some(), for_http),
+            ("headers", self.headers.is_some(), for_http),
+        ];
+        match settings.into_iter().find(|(_, given, fits)| *given && !*fits) {
+            Some((setting, ..)) => bail!("handler {name}: '{setting}' means nothing for it"),
+            None => Ok(kind),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -31,6 +122,11 @@ pub struct Server {
     pub database_url: String,
     pub grpc: SocketAddr,
     pub http: SocketAddr,
+    pub tls_cert: String,
+    pub tls_key: String,
+    pub tls_self_signed: bool,
+    pub tls_names: Vec<String>,
+    pub insecure: bool,
     #[serde(deserialize_with = "values::length_field")]
     pub lease: Millis,
     #[serde(deserialize_with = "values::length_field")]
@@ -97,7 +193,9 @@ impl Config {
     pub fn from_text(text: &str) -> Result<Self> {
         let mut settings: Table = DEFAULTS.parse().context("the embedded configuration")?;
         overlay(&mut settings, text.parse()?, "")?;
-        Ok(settings.try_into()?)
+        let config: Self = hodei_api::json::read(Value::Table(settings))?;
+        config.handler.iter().try_for_each(|handler| handler.machinery().map(|_| ()))?;
+        Ok(config)
     }
 
     /// The data folder: from the flag or variable, the file, or the usual place.
@@ -155,5 +253,36 @@ mod tests {
         };
         assert!(complaint("[server]\nleese = '1s'").starts_with("server.leese: there is no such setting"));
         assert!(complaint("[worker]\nslots = 'two'").starts_with("worker.slots: must be a integer"));
+    }
+
+    #[test]
+    fn handlers_are_read_and_their_mistakes_named() {
+        let read = |text: &str| Config::from_text(&format!("[[handler]]\ntype = 'a'\n{text}")).map(|c| c.handler);
+        let handlers = read("http = 'http://h/'\ntimeout = '5s'\n[[handler]]\ntype = 'b.*'\nsubprocess = ['x', 'y']");
+        let handlers = handlers.expect("two handlers");
+        assert_eq!((handlers[0].timeout, handlers[0].heartbeat), (Some(Millis::seconds(5)), None));
+        let args = Words::Args(vec!["x".into(), "y".into()]);
+        assert_eq!(handlers[1].machinery().expect("a kind"), Machinery::Subprocess(&args));
+        for (text, part) in [
+            ("comand = 'x'", "handler[0].comand"),
+            ("command = 5", "handler[0].command"),
+            ("timeout = 'soon'", "handler[0].timeout"),
+            ("", "handler a: give one of"),
+            ("command = 'x'\nhttp = 'http://h/'", "handler a: give one of"),
+            ("command = 'x'\nprocesses = 2", "handler a: 'processes' means nothing"),
+        ] {
+            let problem = format!("{:#}", read(text).expect_err("must be refused"));
+            assert!(problem.contains(part), "{text}: {problem}");
+        }
+    }
+
+    #[test]
+    fn handlers_are_told_apart_by_what_they_begin_with() {
+        let kind = |text: &str| Handler::parse(text).map(|handler| (handler.command, handler.subprocess, handler.http));
+        let line = |text: &str| Some(Words::Line(text.to_owned()));
+        assert_eq!(kind("a=./x.sh --k=v"), Ok((line("./x.sh --k=v"), None, None)));
+        assert_eq!(kind("a.*=subprocess: python3 x.py"), Ok((None, line("python3 x.py"), None)));
+        assert_eq!(kind("a=http://h/?q=1"), Ok((None, None, Some("http://h/?q=1".to_owned()))));
+        assert!(kind("a").is_err() && kind("=x").is_err() && kind("a= ").is_err());
     }
 }

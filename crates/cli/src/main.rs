@@ -7,7 +7,7 @@ mod exit;
 mod folder;
 mod output;
 
-use args::{Cli, Command, JobCommand, TokenCommand, WebhookCommand, WorkerCommand};
+use args::{Cli, Command, JobCommand, WebhookCommand, WorkerCommand};
 use clap::{CommandFactory, Parser};
 use client::Client;
 use hodei::{
@@ -93,11 +93,12 @@ async fn dispatch(common: args::Common, config: Config, command: Command) -> any
         Command::Job(JobCommand::Wait { id, timeout }) => commands::job::wait(client, id, timeout, json).await,
         Command::Worker(WorkerCommand::List) => commands::worker::list(&mut client, json).await,
         Command::Worker(WorkerCommand::Drain { id }) => commands::worker::drain(&mut client, id, json).await,
+        Command::Token(command) => commands::token::run(&mut client, command, json).await,
+        Command::Audit(args) => commands::audit::run(&mut client, args, json).await,
         Command::Webhook(WebhookCommand::List { job, state, limit }) => {
             commands::webhook::list(&mut client, job, state, limit, json).await
         }
         Command::Webhook(WebhookCommand::Redeliver { id }) => commands::webhook::redeliver(&mut client, id, json).await,
-        Command::Token(TokenCommand::Create(kind)) => commands::token::create(&mut client, kind, json).await,
         Command::Up(_)
         | Command::Server(_)
         | Command::Worker(WorkerCommand::Run(_))

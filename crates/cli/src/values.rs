@@ -119,6 +119,11 @@ pub fn lengths_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<M
     texts.iter().map(|text| length(text).map_err(D::Error::custom)).collect()
 }
 
+/// A setting that may be left out.
+pub fn given_length_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Millis>, D::Error> {
+    length_field(deserializer).map(Some)
+}
+
 pub fn optional_length_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Millis>, D::Error> {
     optional(deserializer, length)
 }

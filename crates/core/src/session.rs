@@ -351,7 +351,8 @@ impl Session {
     /// and nobody wants the end of an execution that the server has dropped.
     pub fn ended(&mut self, mut finished: Finished) -> Option<Finished> {
         let run = self.runs.remove(&finished.execution)?;
-        if run.releasing && finished.outcome != Outcome::Succeeded {
+        let well = matches!(finished.outcome, Outcome::Succeeded | Outcome::Snoozed { .. } | Outcome::Blocked { .. });
+        if run.releasing && !well {
             finished.outcome = Outcome::Released;
         }
         if !run.dropped {

@@ -11,6 +11,7 @@ use crate::{
 };
 use anyhow::{Context, Result, ensure};
 use attack::Attacker;
+use hodei_api::channel::{ApiToken, Authorized};
 use hodei_api::v1::{
     self, job_execution_service_client::JobExecutionServiceClient as Jobs,
     worker_admin_service_client::WorkerAdminServiceClient as Admin,
@@ -18,7 +19,7 @@ use hodei_api::v1::{
 };
 use process::Server;
 use std::{path::Path, time::Instant};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 use uuid::Uuid;
 
 pub const NAME: &str = "live";
@@ -73,8 +74,9 @@ async fn rounds(server: &Server, plan: Plan) -> Result<String> {
     Ok(format!("{NAME}: {done} inputs, {speed:.0} a second, {} MiB at most, {} MiB left", most >> 20, now >> 20))
 }
 
-async fn channel(server: &Server) -> Result<Channel> {
-    Ok(Endpoint::from_shared(format!("http://{}", server.grpc))?.connect().await?)
+async fn channel(server: &Server) -> Result<Authorized> {
+    let channel = Endpoint::from_shared(format!("http://{}", server.grpc))?.connect().await?;
+    Ok(ApiToken::new(&server.token)?.on(channel))
 }
 
 /// A job and a worker, so that attacks can be aimed.
@@ -90,7 +92,7 @@ async fn settle(server: &Server) -> Result<Words> {
     Ok(Words { ids: vec![job, token.worker_id.parse()?], session })
 }
 
-async fn queue(channel: Channel) -> Result<Uuid> {
+async fn queue(channel: Authorized) -> Result<Uuid> {
     let shell = v1::ShellWork { program: "true".into(), args: Vec::new() };
     let work = Some(v1::Work { kind: Some(v1::work::Kind::Shell(shell)) });
     let job = Some(v1::JobSpec { work, ..v1::JobSpec::default() });

@@ -7,7 +7,8 @@
 use crate::Job;
 use futures::stream::{self, StreamExt};
 use hodei_api::{
-    channel, convert,
+    channel::{self, ApiToken, Authorized},
+    convert,
     v1::{self, job_execution_service_client::JobExecutionServiceClient as Jobs},
 };
 use hodei_worker::JobId;
@@ -18,11 +19,7 @@ use std::{
 };
 use thiserror::Error;
 use tokio::sync::oneshot;
-use tonic::{
-    Code, Request, Status,
-    metadata::{Ascii, MetadataValue},
-    transport::{Channel, Endpoint},
-};
+use tonic::{Code, Status, transport::Channel};
 
 /// Requests of gathered jobs that are on their way at a time: while the server syncs one, it is already told the next.
 const FLIGHTS: usize = 2;
@@ -68,8 +65,8 @@ pub enum ClientError {
 }
 
 struct Shared {
-    jobs: Jobs<Channel>,
-    bearer: Option<MetadataValue<Ascii>>,
+    channel: Channel,
+    jobs: Jobs<Authorized>,
     gathered: Mutex<Gathered>,
 }
 
@@ -90,27 +87,37 @@ impl Client {
     /// A client of the server at this address, such as `http://127.0.0.1:7070`. It connects with its first submission, and
     /// again after the connection broke. Call it where a tokio runtime is.
     pub fn connect(server: impl Into<String>) -> Result<Self, ClientError> {
-        let server = server.into();
-        let endpoint = Endpoint::from_shared(server.clone()).ok().filter(|endpoint| endpoint.uri().scheme().is_some());
-        let endpoint = endpoint.ok_or(ClientError::Address(server))?;
-        let jobs = Jobs::new(channel::connect_lazy(endpoint));
-        let jobs = jobs.max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
-        Ok(Self { shared: Arc::new(Shared { jobs, bearer: None, gathered: Mutex::default() }) })
+        Self::to(server.into(), None)
     }
 
-    /// Goes with every request of this client, for what stands before a server and asks for one; a server itself does not.
+    /// The same for a server whose certificate is from this authority, in PEM. Without one, an `https` server is checked
+    /// against those that this machine trusts.
+    pub fn connect_trusting(server: impl Into<String>, ca: impl AsRef<[u8]>) -> Result<Self, ClientError> {
+        Self::to(server.into(), Some(ca.as_ref()))
+    }
+
+    fn to(server: String, ca: Option<&[u8]>) -> Result<Self, ClientError> {
+        let endpoint = channel::endpoint(server.clone(), ca).ok().filter(|endpoint| endpoint.uri().scheme().is_some());
+        let channel = channel::connect_lazy(endpoint.ok_or(ClientError::Address(server))?);
+        Ok(Self::on(channel, ApiToken::default()))
+    }
+
+    fn on(channel: Channel, token: ApiToken) -> Self {
+        let jobs = Jobs::new(token.on(channel.clone()));
+        let jobs = jobs.max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
+        Self { shared: Arc::new(Shared { channel, jobs, gathered: Mutex::default() }) }
+    }
+
+    /// The API token that the server asks for: `hodei token create api --role submitter` makes one.
     pub fn token(self, token: impl AsRef<str>) -> Result<Self, ClientError> {
-        let mut bearer: MetadataValue<Ascii> =
-            format!("Bearer {}", token.as_ref()).parse().map_err(|_| ClientError::Token)?;
-        bearer.set_sensitive(true);
-        let jobs = self.shared.jobs.clone();
-        Ok(Self { shared: Arc::new(Shared { jobs, bearer: Some(bearer), gathered: Mutex::default() }) })
+        let token = ApiToken::new(token.as_ref()).map_err(|_| ClientError::Token)?;
+        Ok(Self::on(self.shared.channel.clone(), token))
     }
 
     /// Hands in a job. When this returns its id, the job is on the server's disk and cannot be lost any more. A caller who
     /// no longer waits does not take it back.
     pub async fn submit(&self, job: impl Into<Job>) -> Result<JobId, ClientError> {
-        let job = job.into().into_spec();
+        let job: v1::JobSpec = job.into().into();
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting { bytes: job.encoded_len(), job, answer };
         if self.shared.lock().take(waiting) {
@@ -122,7 +129,7 @@ impl Client {
 
     /// Hands in up to 10,000 jobs in one request: all of them are stored, or none. The ids are in their order.
     pub async fn submit_all(&self, jobs: impl IntoIterator<Item = Job>) -> Result<Vec<JobId>, ClientError> {
-        let jobs = jobs.into_iter().map(Job::into_spec).collect();
+        let jobs = jobs.into_iter().map(Into::into).collect();
         self.shared.queue_jobs(jobs).await.map_err(error)
     }
 }
@@ -191,26 +198,18 @@ impl Shared {
     }
 
     async fn queue_job(&self, job: v1::JobSpec) -> Result<JobId, Status> {
-        let request = self.request(v1::QueueJobRequest { job: Some(job) });
+        let request = v1::QueueJobRequest { job: Some(job) };
         parse(&self.jobs.clone().queue_job(request).await?.into_inner().job_id)
     }
 
     async fn queue_jobs(&self, jobs: Vec<v1::JobSpec>) -> Result<Vec<JobId>, Status> {
         let count = jobs.len();
-        let request = self.request(v1::QueueJobsRequest { jobs });
+        let request = v1::QueueJobsRequest { jobs };
         let ids = self.jobs.clone().queue_jobs(request).await?.into_inner().job_ids;
         if ids.len() != count {
             return Err(Status::internal(format!("the server gave {} ids for {count} jobs", ids.len())));
         }
         ids.iter().map(|id| parse(id)).collect()
-    }
-
-    fn request<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        if let Some(bearer) = &self.bearer {
-            request.metadata_mut().insert("authorization", bearer.clone());
-        }
-        request
     }
 }
 

@@ -78,9 +78,11 @@ impl Job {
         self.spec.run_at_ms = time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, millis);
         self
     }
+}
 
-    pub(crate) fn into_spec(self) -> v1::JobSpec {
-        self.spec
+impl From<Job> for v1::JobSpec {
+    fn from(job: Job) -> Self {
+        job.spec
     }
 }
 

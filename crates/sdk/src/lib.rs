@@ -26,7 +26,7 @@ mod worker;
 
 pub use client::{Client, ClientError};
 pub use hodei_api::v1::{JobSpec, Priority};
-pub use hodei_worker::{JobId, Task, TaskResult};
+pub use hodei_worker::{Dependency, Done, JobId, Task, TaskError, TaskResult, Tick};
 pub use job::Job;
 pub use serde_json::{Value, json};
 pub use worker::{Worker, WorkerError};

@@ -3,12 +3,11 @@
 use futures::future::FutureExt;
 use hodei_api::channel;
 use hodei_worker::{
-    AgentError, AgentOptions, Capacity, Connect, Handlers, Invalid, LinkError, Task, TaskResult, Wish, WorkerInfo,
+    AgentError, AgentOptions, Capacity, Connect, Done, Handlers, Invalid, LinkError, Task, TaskResult, Wish, WorkerInfo,
 };
 use std::{future::Future, path::PathBuf, sync::Arc};
 use thiserror::Error;
 use tokio::sync::watch;
-use tonic::transport::Endpoint;
 
 /// Log data that may wait for the server.
 const SPOOL_BYTES: usize = 64 << 20;
@@ -19,6 +18,7 @@ const FOLDER: &str = "hodei-worker";
 pub struct Worker {
     server: String,
     token: Option<String>,
+    ca: Option<Vec<u8>>,
     name: Option<String>,
     slots: u32,
     folder: PathBuf,
@@ -46,6 +46,7 @@ impl Worker {
         Self {
             server: server.into(),
             token: None,
+            ca: None,
             name: None,
             slots: std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1)),
             folder: FOLDER.into(),
@@ -57,6 +58,12 @@ impl Worker {
     /// The one-time token that it registers with. A worker that registered before needs none.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
+        self
+    }
+
+    /// The authority, in PEM, that the certificate of an `https` server must be from; those that this machine trusts by default.
+    pub fn ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.ca = Some(pem.into());
         self
     }
 
@@ -79,10 +86,11 @@ impl Worker {
     }
 
     /// Runs tasks of this type with this function.
-    pub fn handle<F, R>(mut self, task_type: &str, handler: F) -> Self
+    pub fn handle<F, R, D>(mut self, task_type: &str, handler: F) -> Self
     where
         F: Fn(Task) -> R + Send + Sync + 'static,
-        R: Future<Output = TaskResult> + Send + 'static,
+        R: Future<Output = TaskResult<D>> + Send + 'static,
+        D: Into<Done>,
     {
         let added = self.handlers.add(task_type, handler);
         self.refused = self.refused.or(added.err());
@@ -114,7 +122,7 @@ impl Worker {
         }
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let options = AgentOptions {
-            connect: connect(&self.server)?,
+            connect: connect(&self.server, self.ca.as_deref())?,
             token: self.token,
             worker: None,
             info: WorkerInfo {
@@ -133,8 +141,8 @@ impl Worker {
     }
 }
 
-fn connect(server: &str) -> Result<Connect, WorkerError> {
-    let endpoint = Endpoint::from_shared(server.to_owned()).map_err(|_| WorkerError::Address(server.to_owned()))?;
+fn connect(server: &str, ca: Option<&[u8]>) -> Result<Connect, WorkerError> {
+    let endpoint = channel::endpoint(server.to_owned(), ca).map_err(|_| WorkerError::Address(server.to_owned()))?;
     let unreachable = |error: tonic::transport::Error| LinkError::Unreachable(error.to_string());
     Ok(Arc::new(move || {
         let endpoint = endpoint.clone();

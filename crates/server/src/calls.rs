@@ -1,6 +1,7 @@
 //! What callers can do, whichever door they come through: [`crate::grpc`] and the others say the same things in their own
 //! words.
 
+mod access;
 mod dead_letters;
 mod jobs;
 mod logs;
@@ -15,15 +16,60 @@ pub use logs::{LogPage, LogStart, LogWalk, log_position, log_token};
 pub use schedules::{Backfill, Filled};
 pub use workers::NewWorkerToken;
 
-use crate::engine::{CallError, Engine};
-use hodei_core::{brain::Refusal, spec::Invalid};
-use hodei_store::StoreError;
+use crate::{
+    access::Actor,
+    engine::{CallError, Engine},
+};
+use hodei_core::{
+    access::AuditEntry,
+    brain::{Answer, Caller, Input, Refusal},
+    spec::Invalid,
+};
+use hodei_store::{Aside, StoreError};
+use http::Extensions;
+use std::fmt::Display;
 use thiserror::Error;
 
 /// Everything that can be asked of a server. Cheap to clone.
 #[derive(Clone)]
 pub struct Calls {
     pub engine: Engine,
+    /// Whoever asks, for the audit log; nobody when the server does something by itself.
+    pub actor: Option<Actor>,
+}
+
+impl Calls {
+    pub fn new(engine: Engine) -> Self {
+        Self { engine, actor: None }
+    }
+
+    /// The same for the sender of a request, whom the door has put into its extensions.
+    pub fn by(&self, request: &Extensions) -> Self {
+        Self { engine: self.engine.clone(), actor: request.get::<Actor>().cloned() }
+    }
+
+    /// Hands a command to the brain. Whoever asked for it is in the audit log, with what it was done to and what became of it,
+    /// as durably as the outcome itself.
+    pub async fn act(
+        &self,
+        subject: impl Display,
+        weight: usize,
+        input: impl FnOnce(Caller) -> Input,
+    ) -> Result<Answer, CallError> {
+        self.engine.audited_call(weight, self.line(subject), input).await
+    }
+
+    /// A line about something that took several steps, or none that goes through the brain.
+    pub fn audited(&self, subject: impl Display, outcome: impl Display) {
+        let line = self.line(subject).map(|line| AuditEntry { outcome: outcome.to_string(), ..line });
+        if let Some(line) = line {
+            self.engine.note(Aside { audit: vec![line], ..Aside::default() });
+        }
+    }
+
+    fn line(&self, subject: impl Display) -> Option<AuditEntry> {
+        self.actor.as_ref().map(|actor| actor.line(subject))
+    }
 }
 
 /// Why a call was not done.

@@ -3,7 +3,10 @@
 //! While a commit is under way the brain already works on the next batch. Under load batches grow by themselves, so one
 //! sync of the disk is shared by thousands of jobs; when idle a single job pays for one.
 
+mod load;
+
 use crate::{
+    access::{self, Access},
     clock,
     dispatch::{self, Links, Parcel, Parcels, Payloads},
     events::Events,
@@ -13,17 +16,11 @@ use crate::{
     webhooks::Outbox,
 };
 use futures::future::{BoxFuture, FutureExt};
-use hodei_api::convert;
 use hodei_core::{
     access::AuditEntry,
-    brain::{
-        Answer, Batch, BatchId, Bound, Brain, Caller, Connection, Effect, Facts, Input, Loaded, Placement, Refusal,
-        Report, ScheduledJob, Settling, WorkerView,
-    },
-    id::{ExecutionId, IdMap, IdSet, JobId, WorkerId},
-    job::Job,
+    brain::{Answer, Batch, Bound, Brain, Caller, Connection, Effect, Facts, Input, Refusal, Report, WorkerView},
+    id::{ExecutionId, IdMap, IdSet, WorkerId},
     protocol::{Finished, LogAck, LogChunk, ToWorker, Verdict, Welcome},
-    schedule::{Overlap, ScheduleRecord},
     time::{Elapsed, Millis},
     token::Hash,
     worker::Phase,
@@ -77,6 +74,7 @@ pub struct Shared {
     pub events: Events,
     /// Told when there is something to deliver.
     pub outbox: Outbox,
+    pub access: Access,
     room: Arc<Semaphore>,
     /// The last commit failed, or has been under way for too long.
     stalled: AtomicBool,
@@ -144,7 +142,8 @@ impl Engine {
         store: Arc<dyn Store>,
         options: Options,
     ) -> Result<(Self, BoxFuture<'static, LoopEnd>), StoreError> {
-        let brain = load(&*store, &options).await?;
+        let brain = load::load(&*store, &options).await?;
+        let access = Access::new(store.api_tokens().await?);
         let (inbox, messages) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             store: Arc::clone(&store),
@@ -153,6 +152,7 @@ impl Engine {
             watches: Watches::default(),
             events: Events::default(),
             outbox: Outbox::default(),
+            access,
             room: Arc::new(Semaphore::new(INBOX_KIB)),
             stalled: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -321,75 +321,6 @@ pub type LoopEnd = Result<(), StoreError>;
 
 fn flatten(joined: Result<LoopEnd, tokio::task::JoinError>) -> LoopEnd {
     joined.unwrap_or_else(|error| Err(StoreError::Broken(format!("the loop died: {error}"))))
-}
-
-async fn load(store: &dyn Store, options: &Options) -> Result<Brain, StoreError> {
-    let leadership = store.lead().await?;
-    let (placed, placed_in) = placed(store).await?;
-    let schedules = schedules(store).await?;
-    let loaded = Loaded {
-        epoch: leadership.epoch,
-        last: leadership.last,
-        parked_until: leadership.parked_until,
-        active: store.active().await?,
-        placed,
-        placed_in,
-        workers: store.workers().await?,
-        tokens: store.tokens().await?,
-        lanes: store.lanes().await?,
-        queues: store.queues().await?,
-        counts: store.counts().await?,
-        replaceable: replaceable(store, &schedules).await?,
-        schedules,
-        settling: settling(store).await?,
-    };
-    let now = clock::now();
-    let seed = now.elapsed.0 ^ now.wall.0.unsigned_abs();
-    tracing::info!(
-        epoch = loaded.epoch,
-        active = loaded.active.len(),
-        workers = loaded.workers.len(),
-        lines = loaded.lanes.len(),
-        "loaded"
-    );
-    Ok(Brain::load(options.brain(seed), loaded, now))
-}
-
-/// The schedules, with the jobs that they make.
-async fn schedules(store: &dyn Store) -> Result<Vec<(ScheduleRecord, ScheduledJob)>, StoreError> {
-    let mut schedules = Vec::new();
-    for (record, payload) in store.schedules().await? {
-        let broken = |why: String| StoreError::Broken(format!("the job of schedule {}: {why}", record.name));
-        let spec = convert::spec_of_payload(&payload).map_err(|bad| broken(bad.to_string()))?;
-        schedules.push((record, ScheduledJob { spec: Arc::new(spec), payload: payload.into() }));
-    }
-    Ok(schedules)
-}
-
-/// The unfinished jobs that ticks of these schedules replace.
-async fn replaceable(store: &dyn Store, schedules: &[(ScheduleRecord, ScheduledJob)]) -> Result<Vec<Job>, StoreError> {
-    let replacing = schedules.iter().filter(|(record, _)| record.overlap == Overlap::Replace);
-    let live: Vec<JobId> = replacing.flat_map(|(record, _)| record.live.iter().copied()).collect();
-    if live.is_empty() { Ok(Vec::new()) } else { store.jobs(live).await }
-}
-
-/// The ends that the last leader did not tell to all, with the jobs that ended.
-async fn settling(store: &dyn Store) -> Result<Vec<(Settling, Job)>, StoreError> {
-    let marks = store.settling().await?;
-    let jobs = store.jobs(marks.iter().map(|mark| mark.job).collect()).await?;
-    let with_mark = |job: Job| marks.iter().find(|mark| mark.job == job.id).map(|mark| (*mark, job));
-    Ok(jobs.into_iter().filter_map(with_mark).collect())
-}
-
-/// The placements that the last leader left, with the rows of their jobs.
-async fn placed(store: &dyn Store) -> Result<(Vec<(Placement, Job)>, Vec<BatchId>), StoreError> {
-    let batches = store.placements().await?;
-    let ids = batches.iter().map(|batch| batch.id).collect();
-    let placements: HashMap<JobId, Placement> =
-        batches.into_iter().flat_map(|batch| batch.placements).map(|placement| (placement.job, placement)).collect();
-    let jobs = store.jobs(placements.keys().copied().collect()).await?;
-    let with_placement = |job: Job| placements.get(&job.id).map(|placement| (*placement, job));
-    Ok((jobs.into_iter().filter_map(with_placement).collect(), ids))
 }
 
 /// Log acknowledgements that wait for a commit.
@@ -685,8 +616,7 @@ impl Loop {
         for effect in effects {
             let Effect::Answer { caller, answer } = effect else { continue };
             if let Some(line) = self.callers.get_mut(caller).and_then(|waiting| waiting.audit.take()) {
-                let outcome = answer.as_ref().map_or_else(Refusal::to_string, |_| "ok".to_owned());
-                self.aside.audit.push(AuditEntry { outcome, ..line });
+                access::answered(&mut self.aside.audit, line, answer);
             }
         }
     }

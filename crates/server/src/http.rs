@@ -1,7 +1,7 @@
 //! What is served over plain HTTP: REST, and health where probes look for it.
 
-use crate::{engine::Engine, rest};
-use axum::{Json, Router, extract::State, http::StatusCode, routing::get};
+use crate::{access, engine::Engine, rest};
+use axum::{Json, Router, extract::State, http::StatusCode, middleware::from_fn_with_state, routing::get};
 use hodei_store::Filter;
 use serde_json::{Value, json};
 use std::{
@@ -23,6 +23,7 @@ pub fn routes(engine: &Engine, closing: watch::Receiver<bool>, served: Arc<Atomi
         .route("/health/live", get(live))
         .route("/ready", get(ready))
         .route("/health/ready", get(ready))
+        .layer(from_fn_with_state(engine.clone(), access::http_layer))
         .with_state(engine.clone());
     probes.merge(rest::routes(engine, closing, served))
 }

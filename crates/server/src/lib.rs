@@ -3,6 +3,7 @@
 //! [`engine`] is the loop. [`grpc`] and [`rest`] are the doors; they change nothing themselves, they hand commands to the
 //! engine and read from the store. [`listen`] decides who may knock.
 
+mod access;
 mod calls;
 mod clock;
 mod context;
@@ -20,6 +21,7 @@ mod options;
 mod rest;
 mod secrets;
 mod server;
+pub mod tls;
 mod watch;
 pub mod webhooks;
 

@@ -1,6 +1,7 @@
 //! What a server does by itself from time to time. Each service takes no input, works in bounded steps, and can be stopped
 //! and started at any moment.
 
+mod audit;
 mod events;
 mod retention;
 
@@ -11,11 +12,14 @@ use tokio::{sync::watch, task::JoinSet};
 /// Between two rounds of a service.
 const ROUND: Duration = Duration::from_secs(60);
 
+pub use audit::write as write_refusals;
+
 /// Starts all services; they end when the server closes.
 pub fn start(engine: &Engine, closing: &watch::Receiver<bool>, tasks: &mut JoinSet<()>) {
-    let calls = Calls { engine: engine.clone() };
+    let calls = Calls::new(engine.clone());
     tasks.spawn(until_closing(closing.clone(), retention::run(calls)));
     tasks.spawn(until_closing(closing.clone(), events::run(engine.clone())));
+    tasks.spawn(until_closing(closing.clone(), audit::run(engine.clone())));
     tasks.spawn(until_closing(closing.clone(), webhooks::run(engine.clone())));
 }
 

@@ -13,6 +13,11 @@ pub fn new_token() -> String {
     Uuid::new_v4().to_string()
 }
 
+/// An API token: 244 random bits, and a name in front by which scanners for leaked secrets can find it.
+pub fn new_api_token() -> String {
+    format!("hodei_{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())
+}
+
 /// A session credential names its worker, so that one look-up checks it: `<worker id>.<244 random bits>`.
 pub fn new_session(worker: WorkerId) -> String {
     format!("{worker}.{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())

@@ -2,15 +2,16 @@
 
 use crate::{
     engine::{Engine, LoopEnd},
-    grpc, http,
-    listen::{self, Addresses, ListenError},
+    grpc::{self, Door},
+    http,
+    listen::{self, Addresses, ConnectedPeer, Doorway, ListenError},
     maintenance,
     options::Options,
+    tls::Tls,
 };
-use axum::serve::ListenerExt;
 use futures::future::{BoxFuture, FutureExt};
 use hodei_api::gather::Gathering;
-use hodei_core::brain::Brain;
+use hodei_core::{access::Role, brain::Brain};
 use hodei_store::{Store, StoreError};
 use std::{
     io,
@@ -25,12 +26,13 @@ use std::{
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncWrite, DuplexStream},
+    net::TcpListener,
     sync::{mpsc, watch},
     task::JoinSet,
 };
 use tokio_stream::{
     Stream, StreamExt,
-    wrappers::{TcpListenerStream, UnboundedReceiverStream, UnixListenerStream},
+    wrappers::{UnboundedReceiverStream, UnixListenerStream},
 };
 use tonic::{
     service::Routes,
@@ -52,6 +54,8 @@ pub enum ServerError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Listen(#[from] ListenError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
     #[error("cannot describe the services: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
 }
@@ -66,28 +70,36 @@ pub struct Server {
     grpc: Option<SocketAddr>,
     http: Option<SocketAddr>,
     socket: Option<PathBuf>,
+    tls: Option<Tls>,
 }
 
 impl Server {
     pub async fn start(store: Arc<dyn Store>, options: Options, at: Addresses) -> Result<Self, ServerError> {
         // Addresses first: a server that cannot be reached must not take the lead.
         let grpc_listener = match at.grpc {
-            Some(address) => Some(listen::tcp(address).await?),
+            Some(address) => Some(at.tcp(address).await?),
             None => None,
         };
         let http_listener = match at.http {
-            Some(address) => Some(listen::tcp(address).await?),
+            Some(address) => Some(at.tcp(address).await?),
             None => None,
         };
         let (engine, ended) = Engine::start(store, options).await?;
         let (closing, closed) = watch::channel(false);
         let served = Arc::new(AtomicU64::new(0));
-        let routes = grpc::routes(&engine, closed.clone(), Arc::clone(&served)).await?;
+        let services = grpc::services(&engine, closed.clone()).await?;
+        let routes = |door: Door| grpc::behind(services.clone(), &engine, door, Arc::clone(&served));
+        let (inner, outer) = (routes(Door::Owner), routes(Door::Network));
         let (insiders, inside) = mpsc::unbounded_channel();
+        let open = |listener: Option<TcpListener>, protocols: &[&str]| {
+            listener.map(|listener| Doorway::open(listener, at.tls.as_ref(), protocols)).transpose()
+        };
+        let (grpc_doorway, http_doorway) = (open(grpc_listener, &["h2"])?, open(http_listener, &["http/1.1"])?);
         let mut server = Self {
-            grpc: grpc_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
-            http: http_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+            grpc: grpc_doorway.as_ref().map(Doorway::address),
+            http: http_doorway.as_ref().map(Doorway::address),
             socket: at.socket.clone(),
+            tls: at.tls.clone(),
             tasks: JoinSet::new(),
             engine,
             ended,
@@ -95,22 +107,22 @@ impl Server {
             insiders,
             served,
         };
-        server.serve(&routes, UnboundedReceiverStream::new(inside).map(Ok));
-        if let Some(listener) = grpc_listener {
-            server.serve(&routes, TcpListenerStream::new(listener).map(without_delay));
+        server.serve(&inner, UnboundedReceiverStream::new(inside).map(Ok));
+        if let Some(doorway) = grpc_doorway {
+            server.serve(&outer, doorway);
         }
-        if let Some(listener) = http_listener {
+        if let Some(doorway) = http_doorway {
             let app = http::routes(&server.engine, closed.clone(), Arc::clone(&server.served));
-            let listener = listener.tap_io(|stream| _ = stream.set_nodelay(true));
             let mut closed = closed;
+            let app = app.into_make_service_with_connect_info::<ConnectedPeer>();
             server.tasks.spawn(async move {
                 let until = async move { _ = closed.wait_for(|closed| *closed).await };
-                _ = axum::serve(listener, app).with_graceful_shutdown(until).await;
+                _ = axum::serve(doorway, app).with_graceful_shutdown(until).await;
             });
         }
         maintenance::start(&server.engine, &server.closing.subscribe(), &mut server.tasks);
         if let Some(path) = &at.socket {
-            server.serve(&routes, UnixListenerStream::new(listen::unix(path)?));
+            server.serve(&inner, UnixListenerStream::new(listen::unix(path)?));
         }
         Ok(server)
     }
@@ -145,6 +157,11 @@ impl Server {
         self.http
     }
 
+    /// How it proves who it is, if it does.
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
     /// A way in for other parts of this process; it needs no listener.
     pub fn insider(&self) -> impl Fn() -> Result<DuplexStream, io::Error> + Clone + Send + 'static {
         let insiders = self.insiders.clone();
@@ -153,6 +170,11 @@ impl Server {
             insiders.send(theirs).map_err(|_| io::ErrorKind::ConnectionRefused)?;
             Ok(ours)
         }
+    }
+
+    /// An API token that is kept nowhere and ends with this server.
+    pub fn grant(&self, name: &str, role: Role) -> String {
+        self.engine.shared().access.tokens.grant(name, role)
     }
 
     /// Requests that were answered so far.
@@ -188,6 +210,7 @@ impl Server {
 
     /// Commits what is decided, tells the workers to go on alone, and closes every door. Running jobs go on.
     pub async fn stop(self) {
+        maintenance::write_refusals(&self.engine);
         self.engine.stop(false).await;
         self.close_doors().await;
     }
@@ -202,10 +225,4 @@ impl Server {
             _ = std::fs::remove_file(socket);
         }
     }
-}
-
-fn without_delay(stream: io::Result<tokio::net::TcpStream>) -> io::Result<tokio::net::TcpStream> {
-    let stream = stream?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
 }

@@ -3,7 +3,7 @@
 use crate::{
     executor::{self, Executor, ExecutorConfig, ExecutorError, ExecutorEvent},
     guardian::GuardianCommand,
-    handlers::{Handlers, Tasks},
+    handlers::{HandlerError, Handlers, Tasks},
     identity::Identity,
     link::{self, Connect, LinkError, Stream},
     spool::{Entry, Spool},
@@ -90,6 +90,8 @@ pub enum AgentError {
     Link(#[from] LinkError),
     #[error(transparent)]
     Executor(#[from] ExecutorError),
+    #[error(transparent)]
+    Handler(#[from] HandlerError),
     #[error("cannot use the worker's folder {}: {error}", folder.display())]
     Folder { folder: PathBuf, error: io::Error },
     #[error("no thread for the agent: {0}")]
@@ -131,7 +133,8 @@ async fn live(
     wishes: watch::Receiver<Wish>,
     for_handlers: Handle,
 ) -> Result<(), AgentError> {
-    options.info.offer = options.handlers.offer(options.processes.is_none());
+    let tasks_only = options.processes.is_none();
+    options.info.offer = options.handlers.offer(tasks_only);
     let _lock = lock(&options)?;
     let in_folder = |error| AgentError::Folder { folder: options.folder.clone(), error };
     let mut identity = Identity::load(&options.folder).map_err(in_folder)?;
@@ -158,6 +161,9 @@ async fn live(
         }
         None => None,
     };
+    let slots = options.info.capacity.slots;
+    let pools = options.handlers.start(executor.as_ref(), slots, &for_handlers).await?;
+    options.info.offer = options.handlers.offer(tasks_only);
     let isolation = executor.as_ref().map(|executor| executor.isolation().to_string());
     tracing::info!(%worker, isolation, tasks = ?options.handlers, "the worker is up");
 
@@ -177,6 +183,7 @@ async fn live(
         ending: None,
     };
     let outcome = agent.run(received, wishes).await;
+    pools.close().await;
     if let Some(executor) = executor {
         executor.shutdown().await;
     }
@@ -392,7 +399,10 @@ impl Agent {
     fn start(&self, assignment: Assignment) {
         let spec = Arc::clone(&assignment.spec);
         match (spec.work.task_type(), &self.executor) {
-            (Some(task_type), _) => self.tasks.run(assignment, task_type),
+            (Some(task_type), executor) => match (self.tasks.as_process(&assignment, task_type), executor) {
+                (Some(process), Some(executor)) => executor.run(process),
+                _ => self.tasks.run(assignment, task_type),
+            },
             (None, Some(executor)) => executor.run(assignment),
             (None, None) => self.tasks.refuse_process(assignment.execution),
         }

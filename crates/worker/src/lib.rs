@@ -3,6 +3,7 @@
 
 mod agent;
 mod chunks;
+mod end;
 pub mod executor;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -13,10 +14,13 @@ mod link;
 mod spool;
 
 pub use agent::{AgentError, AgentOptions, Processes, Wish, known_worker, run, wishes_of_signals};
-pub use handlers::{Handlers, Task, TaskResult};
+pub use handlers::{
+    Command, Dependency, Done, Endpoint, HandlerError, Handlers, Program, Subprocess, Task, TaskError, TaskResult, Tick,
+};
 pub use hodei_core::{
     id::JobId,
     spec::Invalid,
     worker::{Capacity, WorkerInfo},
 };
 pub use link::{Connect, LinkError};
+pub use reqwest::{Url, header};

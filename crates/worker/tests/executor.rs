@@ -680,7 +680,8 @@ async fn the_environment_is_clean() {
     let found: HashMap<_, _> = text.lines().filter_map(|line| line.split_once('=')).collect();
     let mut names: Vec<_> = found.keys().copied().collect();
     names.sort_unstable();
-    let want = "HODEI_ATTEMPT HODEI_EXECUTION_ID HODEI_JOB_ID HODEI_PROGRESS HODEI_RESULT HOME KEY LANG PATH SHELL TMPDIR USER";
+    let want = "HODEI_ATTEMPT HODEI_CHILDREN HODEI_DEPENDENCIES HODEI_END HODEI_EXECUTION_ID HODEI_INPUT HODEI_JOB_DATA \
+                HODEI_JOB_ID HODEI_PROGRESS HODEI_RESULT HODEI_SCRATCH HOME KEY LANG PATH SHELL TMPDIR USER";
     assert_eq!(names.join(" "), want);
     assert_eq!((found["LANG"], found["HODEI_ATTEMPT"], found["KEY"]), ("de_DE.UTF-8", "3", "***"));
     // The job of a schedule knows whose it is, and for which tick.

@@ -2,6 +2,7 @@
 
 use crate::checker::judge::Log;
 use anyhow::{Context, Result};
+use hodei_api::channel::{ApiToken, Authorized};
 use hodei_api::v1::{
     self, JobState, job_execution_service_client::JobExecutionServiceClient as Jobs,
     log_stream_service_client::LogStreamServiceClient as Logs,
@@ -11,10 +12,7 @@ use std::{
     future::Future,
     time::{Duration, Instant},
 };
-use tonic::{
-    Code, Response, Status,
-    transport::{Channel, Endpoint},
-};
+use tonic::{Code, Response, Status, transport::Endpoint};
 
 const MAX_MESSAGE: usize = 64 << 20;
 /// An answer that takes longer is not waited for.
@@ -24,23 +22,23 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub struct Client {
-    channel: Channel,
+    channel: Authorized,
 }
 
 impl Client {
-    pub fn new(url: &str) -> Result<Self> {
+    pub fn new(url: &str, token: &str) -> Result<Self> {
         let endpoint = Endpoint::from_shared(url.to_owned())?
             .connect_timeout(Duration::from_secs(3))
             .http2_keep_alive_interval(Duration::from_secs(2))
             .keep_alive_timeout(Duration::from_secs(4));
-        Ok(Self { channel: endpoint.connect_lazy() })
+        Ok(Self { channel: ApiToken::new(token)?.on(endpoint.connect_lazy()) })
     }
 
-    fn jobs(&self) -> Jobs<Channel> {
+    fn jobs(&self) -> Jobs<Authorized> {
         Jobs::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    pub fn logs(&self) -> Logs<Channel> {
+    pub fn logs(&self) -> Logs<Authorized> {
         Logs::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 

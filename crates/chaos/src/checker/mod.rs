@@ -42,6 +42,8 @@ const LIVE: [JobState; 4] = [JobState::Delayed, JobState::Pending, JobState::Sch
 pub struct Args {
     #[arg(long)]
     server: String,
+    #[arg(long, env = "HODEI_API_TOKEN", hide_env_values = true)]
+    api_token: String,
     #[arg(long)]
     folder: PathBuf,
     #[arg(long)]
@@ -55,7 +57,7 @@ pub struct Args {
 }
 
 pub async fn run(args: Args) -> Result<ExitCode> {
-    let client = Client::new(&args.server)?;
+    let client = Client::new(&args.server, &args.api_token)?;
     let journal = Journal::create(&args.folder.join(JOBS))?;
     let (calm, is_calm) = watch::channel(false);
     let submitter = Arc::new(Submitter::new(client.clone(), journal, &args)?);

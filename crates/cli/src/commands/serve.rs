@@ -7,7 +7,7 @@ use crate::{
         webhook,
         worker::{self, Size},
     },
-    config::Config,
+    config::{Config, Handler},
     exit,
     folder::{Folder, Holder},
     output,
@@ -15,11 +15,12 @@ use crate::{
 use anyhow::{Result, bail};
 use futures::future::FutureExt;
 use hodei_api::v1::{self, worker_admin_service_client::WorkerAdminServiceClient as Admin};
-use hodei_core::{spec::Limits, time::Millis};
-use hodei_server::{Options, Server, listen::Addresses};
+use hodei_core::{access::Role, spec::Limits, time::Millis};
+use hodei_server::{Options, Server, listen::Addresses, tls::Tls};
 use hodei_store::{Postgres, Sqlite, Store};
 use hodei_worker::{AgentError, Connect, LinkError, Wish};
 use hyper_util::rt::TokioIo;
+use rustix::system::uname;
 use std::{
     io::{self, Write},
     path::{Path, PathBuf},
@@ -70,6 +71,7 @@ pub async fn server(common: &Common, config: &Config, args: ServerArgs) -> Resul
     let folder = take_folder(common, config, &args, false)?.ok_or_else(|| taken(common, config))?;
     let mut server = start(config, &folder, &args, true).await?;
     announce(&server, &folder);
+    explain_tokens(&folder);
     let failure = server.failure();
     tokio::select! {
         () = asked_to_stop() => {}
@@ -91,9 +93,10 @@ pub async fn up(common: &Common, config: &Config, args: UpArgs) -> Result<u8> {
     let mut server = start(config, &folder, &args.server, !args.background).await?;
     let (wish, wishes) = watch::channel(Wish::Work);
     let size = Size { slots: args.slots, ..Size::default() };
-    let mut worker = start_worker(&server, config, &folder, &size, wishes).await?;
+    let mut worker = start_worker(&server, config, &folder, &size, &args.handler, wishes).await?;
     if !args.background {
         announce(&server, &folder);
+        hand_out_token(&server);
     }
     let idle_exit = args.background.then_some(config.background.idle_exit.duration());
     let failure = server.failure();
@@ -161,8 +164,38 @@ async fn start(config: &Config, folder: &Folder, args: &ServerArgs, tcp: bool) -
         grpc: tcp.then(|| args.grpc.unwrap_or(settings.grpc)),
         http: tcp.then(|| args.http.unwrap_or(settings.http)),
         socket: Some(folder.path.join(SOCKET)),
+        tls: if tcp { tls(config, folder, args)? } else { None },
+        insecure: args.insecure || settings.insecure,
     };
     Ok(Server::start(store, options, at).await?)
+}
+
+/// What the flags say of TLS, and what the configuration says where they are silent.
+fn tls(config: &Config, folder: &Folder, args: &ServerArgs) -> Result<Option<Tls>> {
+    let settings = &config.server;
+    if let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) {
+        return Ok(Some(Tls::of_files(cert, key)?));
+    }
+    let tls = match (settings.tls_cert.as_str(), settings.tls_key.as_str()) {
+        _ if args.tls_self_signed => Tls::self_signed(&folder.path, names(config, args))?,
+        ("", "") if settings.tls_self_signed => Tls::self_signed(&folder.path, names(config, args))?,
+        ("", "") => return Ok(None),
+        ("", _) | (_, "") => bail!("server.tls_cert and server.tls_key go together"),
+        (cert, key) => Tls::of_files(Path::new(cert), Path::new(key))?,
+    };
+    Ok(Some(tls))
+}
+
+/// Everything that clients may call this server.
+fn names(config: &Config, args: &ServerArgs) -> Vec<String> {
+    let host = uname().nodename().to_string_lossy().into_owned();
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned(), host];
+    let addresses = [args.grpc.unwrap_or(config.server.grpc), args.http.unwrap_or(config.server.http)];
+    names.extend(addresses.iter().filter(|at| !at.ip().is_unspecified()).map(|at| at.ip().to_string()));
+    names.extend(args.tls_name.iter().chain(&config.server.tls_names).cloned());
+    names.sort();
+    names.dedup();
+    names
 }
 
 async fn open_store(url: &str, folder: &Path) -> Result<Arc<dyn Store>> {
@@ -182,10 +215,40 @@ async fn open_store(url: &str, folder: &Path) -> Result<Arc<dyn Store>> {
 fn announce(server: &Server, folder: &Folder) {
     let at = |address: Option<std::net::SocketAddr>| address.map(|at| at.to_string()).unwrap_or_default();
     output::note(&format!(
-        "hodei is up: gRPC on {}, health on http://{}/ready, data in {}",
+        "hodei is up: gRPC on {}, health on {}://{}/ready, data in {}",
         at(server.grpc_address()),
+        scheme(server),
         at(server.http_address()),
         folder.path.display()
+    ));
+    if let Some(authority) = server.tls().and_then(|tls| tls.authority.as_ref()) {
+        output::note(&format!(
+            "clients trust it with HODEI_CA={} (SHA-256 {})",
+            authority.path.display(),
+            authority.fingerprint
+        ));
+    }
+}
+
+fn scheme(server: &Server) -> &'static str {
+    if server.tls().is_some() { "https" } else { "http" }
+}
+
+/// How to call a server over the network.
+fn explain_tokens(folder: &Folder) {
+    let data = folder.path.display();
+    output::note(&format!(
+        "calls over the network need an API token; make one with: hodei --data {data} token create api --role operator"
+    ));
+}
+
+/// A token for whoever started `hodei up`. It is kept nowhere, so it ends with this process.
+fn hand_out_token(server: &Server) {
+    let token = server.grant("up", Role::Admin);
+    let at = server.grpc_address().map(|at| at.to_string()).unwrap_or_default();
+    output::note(&format!(
+        "for calls over the network while it runs: HODEI_SERVER={}://{at} HODEI_API_TOKEN={token}",
+        scheme(server)
     ));
 }
 
@@ -195,6 +258,7 @@ async fn start_worker(
     config: &Config,
     folder: &Folder,
     size: &Size,
+    handlers: &[Handler],
     wishes: watch::Receiver<Wish>,
 ) -> Result<JoinHandle<Result<(), AgentError>>> {
     let connect = insider(server.insider());
@@ -202,7 +266,7 @@ async fn start_worker(
     let known = hodei_worker::known_worker(&home).map(|id| id.to_string()).unwrap_or_default();
     let request = v1::CreateWorkerTokenRequest { worker_id: known, ttl_ms: 0 };
     let token = Admin::new(connect().await?).create_worker_token(request).await?.into_inner().token;
-    let mut options = worker::agent(config, connect, home, size);
+    let mut options = worker::agent(config, connect, home, size, handlers)?;
     options.token = Some(token);
     Ok(tokio::spawn(hodei_worker::run(options, wishes)))
 }

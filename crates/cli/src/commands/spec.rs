@@ -80,7 +80,7 @@ fn work(args: &JobArgs) -> Result<v1::work::Kind> {
         return Ok(v1::work::Kind::Script(v1::ScriptWork { interpreter, content }));
     }
     let (program, args) =
-        args.command.split_first().context("what shall it run? Give a command after '--', a --script or a --task")?;
+        args.command.split_first().context("what shall it run? Give a COMMAND after '--', a --script or a --task")?;
     Ok(v1::work::Kind::Shell(v1::ShellWork { program: program.clone(), args: args.to_vec() }))
 }
 

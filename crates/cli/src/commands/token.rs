@@ -1,20 +1,27 @@
 //! `hodei token …`
 
 use crate::{
-    args::TokenKind,
+    args::{RoleArg, TokenCommand, TokenKind},
     client::{Client, explain},
     exit, output,
 };
 use anyhow::Result;
 use hodei_api::v1;
-use serde_json::json;
+use hodei_core::{id::WorkerId, time::Millis};
+use serde_json::{Value, json};
 
-pub async fn create(client: &mut Client, kind: TokenKind, json: bool) -> Result<u8> {
-    let TokenKind::Worker { worker_id, ttl } = kind;
-    let request = v1::CreateWorkerTokenRequest {
-        worker_id: worker_id.map(|id| id.to_string()).unwrap_or_default(),
-        ttl_ms: ttl.map_or(0, |ttl| i64::try_from(ttl.0).unwrap_or(i64::MAX)),
-    };
+pub async fn run(client: &mut Client, command: TokenCommand, json: bool) -> Result<u8> {
+    match command {
+        TokenCommand::Create(TokenKind::Worker { worker_id, ttl }) => create_worker(client, worker_id, ttl, json).await,
+        TokenCommand::Create(TokenKind::Api { role, name, ttl }) => create_api(client, role, name, ttl, json).await,
+        TokenCommand::List => list(client, json).await,
+        TokenCommand::Revoke { id } => revoke(client, id, json).await,
+    }
+}
+
+async fn create_worker(client: &mut Client, id: Option<WorkerId>, ttl: Option<Millis>, json: bool) -> Result<u8> {
+    let worker_id = id.map(|id| id.to_string()).unwrap_or_default();
+    let request = v1::CreateWorkerTokenRequest { worker_id, ttl_ms: ms(ttl) };
     let token = client.admin().create_worker_token(request).await.map_err(|status| explain(&status))?.into_inner();
     let expires = output::timestamp(token.expires_at_ms);
     if json {
@@ -26,4 +33,84 @@ pub async fn create(client: &mut Client, kind: TokenKind, json: bool) -> Result<
     output::note(&format!("for worker {}, once, until {expires}; it is not shown again", token.worker_id));
     output::note("use it with: hodei worker run --server URL --token TOKEN");
     Ok(exit::OK)
+}
+
+async fn create_api(client: &mut Client, role: RoleArg, name: String, ttl: Option<Millis>, json: bool) -> Result<u8> {
+    let role = match role {
+        RoleArg::Admin => v1::Role::Admin,
+        RoleArg::Operator => v1::Role::Operator,
+        RoleArg::Submitter => v1::Role::Submitter,
+        RoleArg::Viewer => v1::Role::Viewer,
+    };
+    let request = v1::CreateApiTokenRequest { name, role: role.into(), ttl_ms: ms(ttl) };
+    let made = client.access().create_api_token(request).await.map_err(|status| explain(&status))?.into_inner();
+    let info = made.info.unwrap_or_default();
+    if json {
+        let mut body = token_json(&info);
+        body["token"] = json!(made.token);
+        output::print_json(&body);
+        return Ok(exit::OK);
+    }
+    output::println(&made.token);
+    let until = match info.expires_at_ms {
+        0 => "until it is revoked".to_owned(),
+        at => format!("until {}", output::timestamp(at)),
+    };
+    output::note(&format!("'{}' ({}), {until}; it is not shown again", info.name, role_name(&info)));
+    output::note(&format!("use it with: HODEI_API_TOKEN=TOKEN; end it with: hodei token revoke {}", info.id));
+    Ok(exit::OK)
+}
+
+fn ms(length: Option<Millis>) -> i64 {
+    length.map_or(0, |length| i64::try_from(length.0).unwrap_or(i64::MAX))
+}
+
+const COLUMNS: [output::Column; 6] =
+    [("ID", 0), ("NAME", 0), ("ROLE", 0), ("CREATED", 2), ("EXPIRES", 1), ("REVOKED", 1)];
+
+async fn list(client: &mut Client, json: bool) -> Result<u8> {
+    let answer = client.access().list_api_tokens(v1::ListApiTokensRequest {}).await;
+    let tokens = answer.map_err(|status| explain(&status))?.into_inner().tokens;
+    if json {
+        output::print_json(&Value::Array(tokens.iter().map(token_json).collect()));
+        return Ok(exit::OK);
+    }
+    let row = |token: &v1::ApiToken| {
+        vec![
+            token.id.clone(),
+            token.name.clone(),
+            role_name(token),
+            output::ago(token.created_at_ms),
+            output::timestamp(token.expires_at_ms),
+            output::timestamp(token.revoked_at_ms),
+        ]
+    };
+    output::table(&COLUMNS, &tokens.iter().map(row).collect::<Vec<_>>());
+    Ok(exit::OK)
+}
+
+async fn revoke(client: &mut Client, id: String, json: bool) -> Result<u8> {
+    let request = v1::RevokeApiTokenRequest { id: id.clone() };
+    client.access().revoke_api_token(request).await.map_err(|status| explain(&status))?;
+    match json {
+        true => output::print_json(&json!({ "id": id, "revoked": true })),
+        false => output::println("revoked"),
+    }
+    Ok(exit::OK)
+}
+
+fn role_name(token: &v1::ApiToken) -> String {
+    token.role().as_str_name().trim_start_matches("ROLE_").to_ascii_lowercase()
+}
+
+fn token_json(token: &v1::ApiToken) -> Value {
+    let at = |ms: i64| (ms != 0).then(|| output::timestamp(ms));
+    json!({
+        "id": token.id,
+        "name": token.name,
+        "role": role_name(token),
+        "created_at": at(token.created_at_ms),
+        "expires_at": at(token.expires_at_ms),
+        "revoked_at": at(token.revoked_at_ms),
+    })
 }

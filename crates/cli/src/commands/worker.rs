@@ -3,16 +3,15 @@
 use crate::{
     args::{Common, WorkerArgs},
     client::{Client, Target, explain},
-    config::Config,
+    commands::handlers::handlers,
+    config::{Config, Handler},
     exit, output,
     values::Cores,
 };
 use anyhow::{Result, bail};
 use futures::future::FutureExt;
 use hodei_api::v1;
-use hodei_worker::{
-    AgentOptions, Capacity, Connect, Handlers, LinkError, Processes, WorkerInfo, guardian::GuardianCommand,
-};
+use hodei_worker::{AgentOptions, Capacity, Connect, LinkError, Processes, WorkerInfo, guardian::GuardianCommand};
 use rustix::system::{sysinfo, uname};
 use serde_json::{Value, json};
 use std::{path::PathBuf, sync::Arc};
@@ -26,7 +25,7 @@ pub async fn run(common: &Common, config: &Config, args: WorkerArgs) -> Result<u
     super::serve::log_to_stderr();
     let target = match common.server.as_deref().unwrap_or(&config.connect) {
         "" => bail!("a worker needs a server: give its address with --server or HODEI_SERVER"),
-        url => Target::parse(url)?,
+        url => Target::parse(url, common)?,
     };
     let folder = config.data_folder(common.data.as_deref())?.join(FOLDER);
     let connect = move || {
@@ -36,7 +35,7 @@ pub async fn run(common: &Common, config: &Config, args: WorkerArgs) -> Result<u
     let options = AgentOptions {
         token: args.token.clone(),
         worker: args.worker_id,
-        ..agent(config, Arc::new(connect), folder, &Size::of(&args))
+        ..agent(config, Arc::new(connect), folder, &Size::of(&args), &args.handler)?
     };
     hodei_worker::run(options, hodei_worker::wishes_of_signals()).await?;
     Ok(exit::OK)
@@ -57,8 +56,14 @@ impl Size {
     }
 }
 
-/// An agent as the configuration has it.
-pub fn agent(config: &Config, connect: Connect, folder: PathBuf, size: &Size) -> AgentOptions {
+/// An agent as the configuration has it, with more handlers.
+pub fn agent(
+    config: &Config,
+    connect: Connect,
+    folder: PathBuf,
+    size: &Size,
+    more: &[Handler],
+) -> Result<AgentOptions> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let host = uname().nodename().to_string_lossy().into_owned();
     let named = size.name.clone().or_else(|| Some(config.worker.name.clone()).filter(|name| !name.is_empty()));
@@ -69,7 +74,7 @@ pub fn agent(config: &Config, connect: Connect, folder: PathBuf, size: &Size) ->
         cpu_millis: size.cpu.or(config.worker.cpu).map_or(cores * 1000, |cores| cores.0),
         memory_bytes: size.memory.or(config.worker.memory).unwrap_or(memory.totalram * u64::from(memory.mem_unit)),
     };
-    AgentOptions {
+    Ok(AgentOptions {
         connect,
         token: None,
         worker: None,
@@ -85,8 +90,8 @@ pub fn agent(config: &Config, connect: Connect, folder: PathBuf, size: &Size) ->
             .unwrap_or(usize::MAX)
             .min(tokio::sync::Semaphore::MAX_PERMITS),
         processes: Some(Processes { pids_limit: config.worker.pids_limit, guardian: GuardianCommand::default() }),
-        handlers: Handlers::default(),
-    }
+        handlers: handlers(config.handler.iter().chain(more))?,
+    })
 }
 
 pub async fn list(client: &mut Client, json: bool) -> Result<u8> {

@@ -1,8 +1,10 @@
 //! What tests ask of a server, over gRPC.
 
 use crate::process::until;
+use hodei_api::channel::{ApiToken, Authorized};
 use hodei_api::v1::{
-    self, dead_letter_service_client::DeadLetterServiceClient as DeadLetters,
+    self, access_service_client::AccessServiceClient as Access,
+    dead_letter_service_client::DeadLetterServiceClient as DeadLetters,
     event_service_client::EventServiceClient as Events,
     job_execution_service_client::JobExecutionServiceClient as Jobs,
     log_stream_service_client::LogStreamServiceClient as Logs, queue_service_client::QueueServiceClient as Queues,
@@ -16,10 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use tokio::net::UnixStream;
-use tonic::{
-    Code, Status,
-    transport::{Channel, Endpoint},
-};
+use tonic::{Code, Status, transport::Endpoint};
 use tower::service_fn;
 
 const MAX_MESSAGE: usize = 64 << 20;
@@ -27,7 +26,7 @@ const MAX_MESSAGE: usize = 64 << 20;
 /// Connects anew by itself when the server was away.
 #[derive(Clone)]
 pub struct Client {
-    pub channel: Channel,
+    pub channel: Authorized,
 }
 
 impl Client {
@@ -37,42 +36,69 @@ impl Client {
             let path = path.clone();
             async move { io::Result::Ok(TokioIo::new(UnixStream::connect(path).await?)) }
         });
-        Self { channel: Endpoint::from_static("http://socket").connect_with_connector_lazy(connect) }
+        let channel = Endpoint::from_static("http://socket").connect_with_connector_lazy(connect);
+        Self { channel: ApiToken::default().on(channel) }
     }
 
-    pub fn of_address(url: &str) -> Self {
-        Self { channel: Endpoint::from_shared(url.to_owned()).expect("a URL").connect_lazy() }
+    /// Over TCP, with this API token.
+    pub fn of_address(url: &str, token: &str) -> Self {
+        let channel = Endpoint::from_shared(url.to_owned()).expect("a URL").connect_lazy();
+        Self { channel: ApiToken::new(token).expect("a token").on(channel) }
     }
 
-    pub fn jobs(&self) -> Jobs<Channel> {
+    /// Over TCP, with nothing to show.
+    pub fn anonymous(url: &str) -> Self {
+        let channel = Endpoint::from_shared(url.to_owned()).expect("a URL").connect_lazy();
+        Self { channel: ApiToken::default().on(channel) }
+    }
+
+    pub fn access(&self) -> Access<Authorized> {
+        Access::new(self.channel.clone())
+    }
+
+    /// The newest lines of the audit log; empty names stand for all.
+    pub async fn audit(&self, actor: &str, action: &str) -> Vec<v1::AuditEntry> {
+        let (actor, action) = (actor.to_owned(), action.to_owned());
+        let request = v1::ListAuditRequest { actor, action, ..Default::default() };
+        self.access().list_audit(request).await.expect("the audit log").into_inner().entries
+    }
+
+    /// A new API token with a name of its own.
+    pub async fn api_token(&self, role: v1::Role, ttl_ms: i64) -> (String, v1::ApiToken) {
+        let request = v1::CreateApiTokenRequest { name: String::new(), role: role.into(), ttl_ms };
+        let made = self.access().create_api_token(request).await.expect("an API token").into_inner();
+        (made.token, made.info.expect("what is kept of it"))
+    }
+
+    pub fn jobs(&self) -> Jobs<Authorized> {
         Jobs::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    pub fn logs(&self) -> Logs<Channel> {
+    pub fn logs(&self) -> Logs<Authorized> {
         Logs::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    pub fn webhooks(&self) -> Webhooks<Channel> {
+    pub fn webhooks(&self) -> Webhooks<Authorized> {
         Webhooks::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    pub fn admin(&self) -> Admin<Channel> {
+    pub fn admin(&self) -> Admin<Authorized> {
         Admin::new(self.channel.clone())
     }
 
-    pub fn queues(&self) -> Queues<Channel> {
+    pub fn queues(&self) -> Queues<Authorized> {
         Queues::new(self.channel.clone())
     }
 
-    pub fn dead_letters(&self) -> DeadLetters<Channel> {
+    pub fn dead_letters(&self) -> DeadLetters<Authorized> {
         DeadLetters::new(self.channel.clone())
     }
 
-    pub fn events(&self) -> Events<Channel> {
+    pub fn events(&self) -> Events<Authorized> {
         Events::new(self.channel.clone())
     }
 
-    pub fn agents(&self) -> Agents<Channel> {
+    pub fn agents(&self) -> Agents<Authorized> {
         Agents::new(self.channel.clone())
     }
 

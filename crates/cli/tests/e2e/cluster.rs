@@ -16,6 +16,8 @@ pub struct Cluster {
     /// The address for gRPC, such as http://127.0.0.1:7070.
     pub grpc: String,
     pub http: String,
+    /// For the role admin.
+    pub api_token: String,
     flags: Vec<String>,
     starts: u32,
     pub client: Client,
@@ -65,8 +67,10 @@ impl Cluster {
         let flags: Vec<String> = [&[command], flags].concat().iter().map(|flag| (*flag).to_owned()).collect();
         let server = launch(&home, &flags, "127.0.0.1:0", 0);
         let client = Client::of_socket(&home.path("data").join("hodei.sock"));
-        let mut cluster = Self { server, grpc: String::new(), http: String::new(), flags, starts: 0, client, home };
+        let (grpc, http, api_token) = (String::new(), String::new(), String::new());
+        let mut cluster = Self { server, grpc, http, api_token, flags, starts: 0, client, home };
         cluster.await_up().await;
+        cluster.api_token = cluster.client.api_token(v1::Role::Admin, 0).await.0;
         cluster
     }
 
@@ -74,14 +78,15 @@ impl Cluster {
         let line = self.server.said("hodei is up: gRPC on ").await;
         let (grpc, rest) = line.split_once(", health on ").expect("two addresses");
         let (http, _) = rest.split_once("/ready").expect("an address for health");
-        self.grpc = format!("http://{grpc}");
+        let scheme = http.split_once("://").expect("a URL").0;
+        self.grpc = format!("{scheme}://{grpc}");
         self.http = http.to_owned();
     }
 
     /// Starts the server again on the same data and at the same address, after it was ended.
     pub async fn start_server(&mut self) {
         self.starts += 1;
-        let grpc = self.grpc.trim_start_matches("http://");
+        let grpc = self.grpc.split_once("://").expect("a URL").1;
         self.server = launch(&self.home, &self.flags, grpc, self.starts);
         self.await_up().await;
     }
@@ -134,7 +139,7 @@ impl Cluster {
     /// `hodei` as a client of this server.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.home.command();
-        command.args(args).env("HODEI_SERVER", &self.grpc);
+        command.args(args).env("HODEI_SERVER", &self.grpc).env("HODEI_API_TOKEN", &self.api_token);
         command
     }
 

@@ -14,6 +14,7 @@ use tokio::{net::TcpStream, time::timeout};
 pub struct Http {
     /// Such as 127.0.0.1:8080.
     address: String,
+    token: String,
 }
 
 #[derive(Debug)]
@@ -54,8 +55,8 @@ impl Answer {
 }
 
 impl Http {
-    pub fn new(url: &str) -> Self {
-        Self { address: url.trim_start_matches("http://").to_owned() }
+    pub fn new(url: &str, token: &str) -> Self {
+        Self { address: url.trim_start_matches("http://").to_owned(), token: token.to_owned() }
     }
 
     async fn open(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Bytes) -> hyper::Response<Incoming> {
@@ -64,6 +65,7 @@ impl Http {
         tokio::spawn(connection);
         let path = if path.starts_with("/api") { path.to_owned() } else { format!("/api/v1{path}") };
         let mut request = Request::builder().method(method).uri(path).header("host", &self.address);
+        request = request.header("authorization", format!("Bearer {}", self.token));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }

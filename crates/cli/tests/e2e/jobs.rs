@@ -265,7 +265,7 @@ struct Service {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_reflection_and_probes_answer() {
     let cluster = Cluster::start().await;
-    let client = Client::of_address(&cluster.grpc);
+    let client = Client::of_address(&cluster.grpc, &cluster.api_token);
     let mut grpc = Grpc::new(client.channel.clone());
     grpc.ready().await.expect("a connection");
     let name = "hodei.v1.JobExecutionService";

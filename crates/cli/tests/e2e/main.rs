@@ -1,6 +1,7 @@
 //! The whole system as people meet it: the real program, real servers, workers and jobs as processes of their own, ended
 //! in every way that processes end.
 
+mod access;
 mod client;
 mod cluster;
 mod crash;
@@ -9,6 +10,7 @@ mod embedded;
 mod events;
 mod fake;
 mod graphs;
+mod handlers;
 mod http;
 mod input;
 mod jobs;

@@ -243,7 +243,7 @@ async fn an_idle_server_knows_that_its_database_is_away() {
     assert_eq!(cluster.probe("/ready").await, "200 OK");
     postgres.stop();
     assert!(cluster.probe("/ready").await.starts_with("503"));
-    let away = Http::new(&cluster.http).get("/ready").await;
+    let away = Http::new(&cluster.http, &cluster.api_token).get("/ready").await;
     assert_eq!(away.header("retry-after"), "1");
     away.problem(503);
     let mut jobs = cluster.jobs();

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 impl Cluster {
     fn rest(&self) -> Http {
-        Http::new(&self.http)
+        Http::new(&self.http, &self.api_token)
     }
 }
 

@@ -5,16 +5,17 @@ use crate::{
     cluster::Cluster,
     process::until,
 };
+use hodei_api::channel::Authorized;
 use hodei_api::v1::{
     self, JobState, schedule_service_client::ScheduleServiceClient as Schedules, schedule_spec::Timing,
 };
 use serde_json::json;
 use std::{collections::BTreeSet, fs};
-use tonic::{Code, transport::Channel};
+use tonic::Code;
 
 const TELL: &str = "echo $HODEI_SCHEDULE $HODEI_TICK";
 
-fn schedules(cluster: &Cluster) -> Schedules<Channel> {
+fn schedules(cluster: &Cluster) -> Schedules<Authorized> {
     Schedules::new(cluster.channel.clone())
 }
 

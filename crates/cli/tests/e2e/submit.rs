@@ -22,7 +22,8 @@ fn job(caller: usize, number: usize) -> Job {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_share_requests_and_a_bad_job_harms_no_neighbour() {
     let cluster = Cluster::start().await;
-    let client = Client::connect(&cluster.grpc).expect("an address");
+    let client =
+        Client::connect(&cluster.grpc).and_then(|client| client.token(&cluster.api_token)).expect("an address");
     let callers = (0..CALLERS).map(|caller| {
         let client = client.clone();
         tokio::spawn(async move {
@@ -62,7 +63,8 @@ async fn callers_share_requests_and_a_bad_job_harms_no_neighbour() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_callers_were_told_is_stored_survives_a_killed_server() {
     let mut cluster = Cluster::start().await;
-    let client = Client::connect(&cluster.grpc).expect("an address");
+    let client =
+        Client::connect(&cluster.grpc).and_then(|client| client.token(&cluster.api_token)).expect("an address");
     let (over, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {

@@ -158,7 +158,7 @@ async fn a_task_is_cancelled_times_out_and_is_dropped_when_it_does_not_listen() 
     let polite = |task: Task| async move {
         task.stopping().await;
         task.log("leaving").await;
-        Err("stopped".into())
+        TaskResult::<Value>::Err("stopped".into())
     };
     let deaf = |_: Task| async move {
         tokio::time::sleep(Duration::from_secs(3600)).await;
@@ -185,7 +185,7 @@ async fn a_task_does_not_outlive_its_lease() {
     let mut cluster = Cluster::with(&SHORT_LEASE).await;
     let deaf = |task: Task| async move {
         task.stopping().await;
-        std::future::pending().await
+        std::future::pending::<TaskResult>().await
     };
     let worker = Running::start(cluster.sdk_worker("alone").await.handle("deaf", deaf));
     let id = cluster.queue(runs(task("deaf", &json!(null)), 1)).await;

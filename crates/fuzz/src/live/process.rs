@@ -21,7 +21,9 @@ pub struct Server {
     log: PathBuf,
     pub grpc: String,
     pub http: String,
-    _folder: TempDir,
+    /// For the role admin.
+    pub token: String,
+    folder: TempDir,
 }
 
 impl Drop for Server {
@@ -42,12 +44,13 @@ impl Server {
         command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
         let process = command.spawn().with_context(|| format!("cannot run {}", hodei.display()))?;
         let (grpc, http) = (String::new(), String::new());
-        let mut server = Self { process, log, grpc, http, _folder: folder };
+        let mut server = Self { process, log, grpc, http, token: String::new(), folder };
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
             server.alive()?;
             if let Some((grpc, http)) = addresses(&server.log()) {
                 (server.grpc, server.http) = (grpc, http);
+                server.token = new_token(hodei, server.folder.path())?;
                 return Ok(server);
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -82,6 +85,15 @@ impl Server {
         };
         tokio::time::timeout(PATIENCE, exchange).await.context("no answer")?
     }
+}
+
+/// By way of the server's socket.
+fn new_token(hodei: &Path, data: &Path) -> Result<String> {
+    let mut command = Command::new(hodei);
+    command.args(["token", "create", "api", "--role", "admin", "--data"]).arg(data).env_clear().env("HOME", data);
+    let made = command.output().context("cannot make an API token")?;
+    ensure!(made.status.success(), "no API token: {}", String::from_utf8_lossy(&made.stderr));
+    Ok(String::from_utf8(made.stdout)?.trim().to_owned())
 }
 
 /// From the line that says that the server is up.

@@ -62,21 +62,33 @@ impl Calls {
     }
 
     async fn to_dead_letters(&self, which: Which, what: ManyJobs) -> Result<u64, Problem> {
-        let filter = match which {
+        let which = match which {
             Which::These(ids) if ids.len() > MAX_IDS => {
                 let problem = format!("there are {}; at most {MAX_IDS} are allowed", ids.len());
                 return Err(Invalid::new("job_ids", problem).into());
             }
-            Which::These(ids) => return self.many(ids, what).await,
+            which => which,
+        };
+        let mut done = 0;
+        let outcome = self.in_steps(which, what, &mut done).await;
+        self.audited_many(done, outcome)
+    }
+
+    async fn in_steps(&self, which: Which, what: ManyJobs, done: &mut u64) -> Result<(), Problem> {
+        let filter = match which {
+            Which::These(ids) => {
+                *done = self.many(ids, what).await?;
+                return Ok(());
+            }
             Which::Matching(filter) => filter,
         };
-        let (mut done, mut before) = (0, None);
+        let mut before = None;
         loop {
             let DeadLetterPage { letters, next } = self.dead_letters(filter.clone(), before, STEP).await?;
-            done += self.many(letters.iter().map(|letter| letter.job).collect(), what.clone()).await?;
+            *done += self.many(letters.iter().map(|letter| letter.job).collect(), what.clone()).await?;
             before = next;
             if before.is_none() {
-                return Ok(done);
+                return Ok(());
             }
         }
     }

@@ -67,7 +67,8 @@ impl Calls {
     pub async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Submitted>, Problem> {
         let weight = jobs.iter().map(|job| 512 + job.payload.len()).sum();
         let mut submitted: Vec<_> = jobs.iter().map(|job| Submitted { id: job.id, existed: false }).collect();
-        if let Answer::Existed(places) = self.engine.call(weight, |caller| Input::Enqueue { caller, jobs }).await? {
+        let subject = ids_of(&submitted);
+        if let Answer::Existed(places) = self.act(subject, weight, |caller| Input::Enqueue { caller, jobs }).await? {
             for (place, id) in places {
                 submitted[place] = Submitted { id, existed: true };
             }
@@ -166,11 +167,11 @@ impl Calls {
 
     pub async fn cancel(&self, job: JobId, reason: String) -> Result<StateKind, Problem> {
         one_line("reason", &reason)?;
-        state(self.engine.call(0, |caller| Input::Cancel { caller, job, reason }).await?)
+        state(self.act(job, 0, |caller| Input::Cancel { caller, job, reason }).await?)
     }
 
     pub async fn retry(&self, job: JobId) -> Result<StateKind, Problem> {
-        state(self.engine.call(0, |caller| Input::Retry { caller, job }).await?)
+        state(self.act(job, 0, |caller| Input::Retry { caller, job }).await?)
     }
 
     pub async fn resume(&self, job: JobId, payload: Vec<u8>) -> Result<StateKind, Problem> {
@@ -179,7 +180,7 @@ impl Calls {
             let problem = format!("must be JSON of at most {} bytes", convert::MAX_RESULT);
             return Err(Invalid::new("payload", problem).into());
         }
-        state(self.engine.call(payload.len(), |caller| Input::Resume { caller, job, payload }).await?)
+        state(self.act(job, payload.len(), |caller| Input::Resume { caller, job, payload }).await?)
     }
 
     /// Cancels every job that matches and is not finished, in steps, and returns how many.
@@ -195,17 +196,31 @@ impl Calls {
         if states.is_empty() {
             return Ok(0);
         }
-        let filter = Filter { states, ..filter };
-        let (mut cancelled, mut before) = (0, None);
+        let (mut cancelled, filter) = (0, Filter { states, ..filter });
+        let outcome = self.cancel_in_steps(filter, reason, &mut cancelled).await;
+        self.audited_many(cancelled, outcome)
+    }
+
+    async fn cancel_in_steps(&self, filter: Filter, reason: String, cancelled: &mut u64) -> Result<(), Problem> {
+        let mut before = None;
         loop {
             let Page { jobs, next } = self.list(filter.clone(), before, STEP).await?;
             let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
-            cancelled += self.many(ids, ManyJobs::Cancel { reason: reason.clone() }).await?;
+            *cancelled += self.many(ids, ManyJobs::Cancel { reason: reason.clone() }).await?;
             before = next;
             if before.is_none() {
-                return Ok(cancelled);
+                return Ok(());
             }
         }
+    }
+
+    /// The line about something that was done to many jobs in steps, also when it ended half way.
+    pub(super) fn audited_many(&self, jobs: u64, outcome: Result<(), Problem>) -> Result<u64, Problem> {
+        match &outcome {
+            Ok(()) => self.audited(format_args!("{jobs} jobs"), "ok"),
+            Err(problem) => self.audited(format_args!("{jobs} jobs"), format_args!("ended early: {problem}")),
+        }
+        outcome.map(|()| jobs)
     }
 
     /// Does the same to many jobs, and returns for how many it made sense.
@@ -224,6 +239,16 @@ impl Calls {
 pub fn page_token(token: &str) -> Result<Option<JobId>, Invalid> {
     let bad = || Invalid::new("page_token", "is not a token that this server gave");
     if token.is_empty() { Ok(None) } else { token.parse().map(Some).map_err(|_| bad()) }
+}
+
+/// What the audit log says was submitted: the ids, as far as they fit in a line.
+fn ids_of(submitted: &[Submitted]) -> String {
+    const NAMED: usize = 10;
+    let named: Vec<String> = submitted.iter().take(NAMED).map(|job| job.id.to_string()).collect();
+    match submitted.len().saturating_sub(NAMED) {
+        0 => named.join(" "),
+        more => format!("{} and {more} more", named.join(" ")),
+    }
 }
 
 fn state(answer: Answer) -> Result<StateKind, Problem> {

@@ -25,7 +25,7 @@ impl Calls {
             settings.validate()?;
         }
         let queue: Arc<str> = name.as_str().into();
-        match self.engine.call(0, |caller| Input::SetQueue { caller, queue, order }).await? {
+        match self.act(&name, 0, |caller| Input::SetQueue { caller, queue, order }).await? {
             Answer::Queue(_) => self.queue(name).await,
             _ => Err(Problem::Internal("the brain answered something else".into())),
         }

@@ -69,8 +69,9 @@ impl Calls {
 
     async fn put_schedule(&self, record: ScheduleRecord, job: ScheduledJob) -> Result<ScheduleView, Problem> {
         let (schedule, weight) = (record.id, 512 + job.payload.len());
+        let subject = format!("{schedule} {}", record.name);
         let order = ScheduleOrder::Put { record: Box::new(record), job };
-        self.engine.call(weight, |caller| Input::SetSchedule { caller, schedule, order }).await?;
+        self.act(subject, weight, |caller| Input::SetSchedule { caller, schedule, order }).await?;
         self.schedule(schedule.to_string()).await
     }
 
@@ -98,8 +99,9 @@ impl Calls {
     }
 
     async fn order(&self, named: String, order: ScheduleOrder) -> Result<(ScheduleId, Answer), Problem> {
-        let schedule = self.schedule(named).await?.record.id;
-        let answer = self.engine.call(0, |caller| Input::SetSchedule { caller, schedule, order }).await?;
+        let record = self.schedule(named).await?.record;
+        let (schedule, subject) = (record.id, format!("{} {}", record.id, record.name));
+        let answer = self.act(subject, 0, |caller| Input::SetSchedule { caller, schedule, order }).await?;
         Ok((schedule, answer))
     }
 
@@ -164,7 +166,8 @@ impl Backfill {
         let order = ScheduleOrder::Backfill { ticks };
         let weight = 512 * self.step;
         let input = |caller| Input::SetSchedule { caller, schedule, order };
-        let Answer::Count(made) = self.calls.engine.call(weight, input).await? else {
+        let subject = format!("{schedule}, {count} ticks");
+        let Answer::Count(made) = self.calls.act(subject, weight, input).await? else {
             return Err(Problem::Internal("the brain answered something else".into()));
         };
         self.filled.made += made;

@@ -23,7 +23,7 @@ impl Calls {
         let (done, answer) = oneshot::channel();
         self.engine.shared().outbox.ask(Redelivery { id, done });
         answer.await.map_err(|_| Problem::Unavailable("the server is shutting down; try again".into()))??;
-        tracing::info!(target: "audit", delivery = %id, "a webhook is delivered again");
+        self.audited(id, "ok");
         Ok(())
     }
 }

@@ -31,8 +31,7 @@ impl Calls {
     }
 
     pub async fn drain(&self, worker: WorkerId) -> Result<(), Problem> {
-        self.engine.call(0, |caller| Input::Drain { caller, worker }).await?;
-        tracing::info!(target: "audit", %worker, "a worker was told to drain");
+        self.act(worker, 0, |caller| Input::Drain { caller, worker }).await?;
         Ok(())
     }
 
@@ -43,8 +42,7 @@ impl Calls {
         let token = secrets::new_token();
         let expires_at = clock::now().wall + ttl;
         let stored = WorkerToken { hash: secrets::hash(&token), worker, expires_at, used_by: None };
-        self.engine.call(0, |caller| Input::CreateToken { caller, token: stored }).await?;
-        tracing::info!(target: "audit", %worker, "a worker token was made");
+        self.act(worker, 0, |caller| Input::CreateToken { caller, token: stored }).await?;
         Ok(NewWorkerToken { token, worker, expires_at })
     }
 

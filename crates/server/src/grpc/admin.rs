@@ -18,12 +18,13 @@ impl WorkerAdminService for Service {
         &self,
         request: Request<v1::CreateWorkerTokenRequest>,
     ) -> Result<Response<v1::CreateWorkerTokenResponse>, Status> {
+        let calls = self.calls.by(request.extensions());
         let v1::CreateWorkerTokenRequest { worker_id, ttl_ms } = request.into_inner();
         let worker = match worker_id.as_str() {
             "" => None,
             given => Some(convert::worker_id(given).map_err(invalid)?),
         };
-        let NewWorkerToken { token, worker, expires_at } = self.calls.create_worker_token(worker, ttl_ms).await?;
+        let NewWorkerToken { token, worker, expires_at } = calls.create_worker_token(worker, ttl_ms).await?;
         let worker_id = worker.to_string();
         Ok(Response::new(v1::CreateWorkerTokenResponse { token, worker_id, expires_at_ms: expires_at.0 }))
     }
@@ -40,7 +41,8 @@ impl WorkerAdminService for Service {
         &self,
         request: Request<v1::DrainWorkerRequest>,
     ) -> Result<Response<v1::DrainWorkerResponse>, Status> {
-        self.calls.drain(convert::worker_id(&request.into_inner().worker_id).map_err(invalid)?).await?;
+        let calls = self.calls.by(request.extensions());
+        calls.drain(convert::worker_id(&request.into_inner().worker_id).map_err(invalid)?).await?;
         Ok(Response::new(v1::DrainWorkerResponse {}))
     }
 }

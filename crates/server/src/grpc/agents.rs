@@ -1,14 +1,14 @@
 //! WorkerAgentService: workers join and hold their stream.
 
-use super::{authenticate, invalid, refused};
-use crate::{calls::Calls, secrets};
+use super::{authenticate, invalid, refused, visit, wrong};
+use crate::{access::Actor, calls::Calls, engine::CallError, secrets};
 use futures::stream::BoxStream;
 use hodei_api::{
     convert,
     v1::{self, worker_agent_service_server::WorkerAgentService},
 };
 use hodei_core::{
-    brain::{Answer, Connection, Input, NewJob, Registration, Report},
+    brain::{Answer, Connection, Input, NewJob, Refusal, Registration, Report},
     id::WorkerId,
     protocol::{Finished, FromWorker, Hello, ToWorker},
     spec::Invalid,
@@ -36,13 +36,14 @@ type Sender = WeakUnboundedSender<Result<v1::ServerMessage, Status>>;
 #[tonic::async_trait]
 impl WorkerAgentService for Service {
     async fn register(&self, request: Request<v1::RegisterRequest>) -> Result<Response<v1::RegisterResponse>, Status> {
+        let visit = visit(&request)?;
         let v1::RegisterRequest { token, worker_id, info, key } = request.into_inner();
         let worker = if worker_id.is_empty() { None } else { Some(convert::worker_id(&worker_id).map_err(invalid)?) };
         let info = convert::info_from_wire(info.unwrap_or_default()).map_err(invalid)?;
         if !KEY_BYTES.contains(&key.len()) {
             return Err(invalid(Invalid::new("key", "must be 16 to 64 random bytes")));
         }
-        let session = self.new_session(worker, &token).await?;
+        let (id, session) = self.new_session(worker, &token).await?;
         let request = Registration {
             token: secrets::hash(&token),
             worker,
@@ -50,23 +51,24 @@ impl WorkerAgentService for Service {
             session: secrets::hash(&session),
             info,
         };
-        match self.calls.engine.call(0, |caller| Input::Register { caller, request }).await {
+        let calls = Calls { actor: Some(Actor::worker(id, visit)), ..self.calls.clone() };
+        match calls.act(id, 0, |caller| Input::Register { caller, request }).await {
             Ok(Answer::Registered(record)) => {
-                tracing::info!(target: "audit", worker = %record.id, name = record.info.name, "a worker registered");
                 Ok(Response::new(v1::RegisterResponse { worker_id: record.id.to_string(), session }))
             }
             Ok(_) => Err(Status::internal("the brain gave another answer than it was asked for")),
-            Err(error) => {
-                tracing::warn!(target: "audit", %error, worker_id, "a registration was refused");
-                Err(refused(error))
+            Err(CallError::Refused(Refusal::Token(refusal))) => {
+                let refused = || Status::unauthenticated(refusal.to_string());
+                Err(wrong(&calls, visit, &refusal.to_string()).unwrap_or_else(refused))
             }
+            Err(error) => Err(refused(error)),
         }
     }
 
     type WorkerStreamStream = BoxStream<'static, Result<v1::ServerMessage, Status>>;
 
     async fn worker_stream(&self, request: Request<Incoming>) -> Result<Response<Self::WorkerStreamStream>, Status> {
-        let worker = authenticate(&self.calls.engine, request.metadata())?;
+        let (worker, _) = authenticate(&self.calls, &request)?;
         // A stream that nobody serves would only keep the server from ending.
         if self.calls.engine.is_closing() {
             return Err(Status::unavailable("the server is shutting down; try again"));
@@ -82,11 +84,11 @@ impl WorkerAgentService for Service {
         &self,
         request: Request<v1::UpdateWorkerStatusRequest>,
     ) -> Result<Response<v1::UpdateWorkerStatusResponse>, Status> {
-        let worker = authenticate(&self.calls.engine, request.metadata())?;
+        let (worker, calls) = authenticate(&self.calls, &request)?;
         if request.into_inner().state() != v1::WorkerState::Draining {
             return Err(invalid(Invalid::new("state", "DRAINING is the only state a worker can ask for")));
         }
-        self.calls.engine.call(0, |caller| Input::Pause { caller: Some(caller), worker }).await.map_err(refused)?;
+        calls.act(worker, 0, |caller| Input::Pause { caller: Some(caller), worker }).await.map_err(refused)?;
         Ok(Response::new(v1::UpdateWorkerStatusResponse {}))
     }
 
@@ -94,23 +96,24 @@ impl WorkerAgentService for Service {
         &self,
         request: Request<v1::UnregisterWorkerRequest>,
     ) -> Result<Response<v1::UnregisterWorkerResponse>, Status> {
-        let worker = authenticate(&self.calls.engine, request.metadata())?;
+        let (worker, calls) = authenticate(&self.calls, &request)?;
         let reason = request.into_inner().reason;
-        self.calls.engine.call(0, |caller| Input::Unregister { caller, worker }).await.map_err(refused)?;
-        tracing::info!(target: "audit", %worker, reason, "a worker left for good");
+        calls.act(worker, 0, |caller| Input::Unregister { caller, worker }).await.map_err(refused)?;
+        tracing::info!(%worker, reason, "a worker left for good");
         Ok(Response::new(v1::UnregisterWorkerResponse {}))
     }
 }
 
 impl Service {
     /// A credential names its worker, which for a token without a worker id only the brain knows.
-    async fn new_session(&self, worker: Option<WorkerId>, token: &str) -> Result<String, Status> {
+    async fn new_session(&self, worker: Option<WorkerId>, token: &str) -> Result<(WorkerId, String), Status> {
         let hash = secrets::hash(token);
         let worker = match worker {
             Some(worker) => Some(worker),
             None => self.calls.engine.ask(move |brain| brain.token_worker(hash)).await.map_err(refused)?,
         };
-        Ok(secrets::new_session(worker.unwrap_or(WorkerId::NIL)))
+        let worker = worker.unwrap_or(WorkerId::NIL);
+        Ok((worker, secrets::new_session(worker)))
     }
 }
 

@@ -64,8 +64,9 @@ impl DeadLetterService for Service {
         &self,
         request: Request<v1::ReplayDeadLettersRequest>,
     ) -> Result<Response<v1::ReplayDeadLettersResponse>, Status> {
+        let calls = self.calls.by(request.extensions());
         let v1::ReplayDeadLettersRequest { job_ids, filter, all } = request.into_inner();
-        let replayed = self.calls.replay(which(&job_ids, filter, all).map_err(invalid)?).await?;
+        let replayed = calls.replay(which(&job_ids, filter, all).map_err(invalid)?).await?;
         Ok(Response::new(v1::ReplayDeadLettersResponse { replayed: signed(replayed) }))
     }
 
@@ -73,8 +74,9 @@ impl DeadLetterService for Service {
         &self,
         request: Request<v1::DiscardDeadLettersRequest>,
     ) -> Result<Response<v1::DiscardDeadLettersResponse>, Status> {
+        let calls = self.calls.by(request.extensions());
         let v1::DiscardDeadLettersRequest { job_ids, filter, all } = request.into_inner();
-        let discarded = self.calls.discard(which(&job_ids, filter, all).map_err(invalid)?).await?;
+        let discarded = calls.discard(which(&job_ids, filter, all).map_err(invalid)?).await?;
         Ok(Response::new(v1::DiscardDeadLettersResponse { discarded: signed(discarded) }))
     }
 }

@@ -35,7 +35,8 @@ pub struct Service {
 #[tonic::async_trait]
 impl JobExecutionService for Service {
     async fn queue_job(&self, request: Request<v1::QueueJobRequest>) -> Result<Response<v1::QueueJobResponse>, Status> {
-        let Submitted { id, existed } = self.calls.submit_one(request.into_inner().job.unwrap_or_default()).await?;
+        let calls = self.calls.by(request.extensions());
+        let Submitted { id, existed } = calls.submit_one(request.into_inner().job.unwrap_or_default()).await?;
         Ok(Response::new(v1::QueueJobResponse { job_id: id.to_string(), existed }))
     }
 
@@ -43,7 +44,8 @@ impl JobExecutionService for Service {
         &self,
         request: Request<v1::QueueJobsRequest>,
     ) -> Result<Response<v1::QueueJobsResponse>, Status> {
-        let submitted = self.calls.submit(request.into_inner().jobs).await?;
+        let calls = self.calls.by(request.extensions());
+        let submitted = calls.submit(request.into_inner().jobs).await?;
         let job_ids = submitted.iter().map(|job| job.id.to_string()).collect();
         let existed = (0..).zip(&submitted).filter(|(_, job)| job.existed).map(|(place, _)| place).collect();
         Ok(Response::new(v1::QueueJobsResponse { job_ids, existed }))
@@ -70,8 +72,9 @@ impl JobExecutionService for Service {
         &self,
         request: Request<v1::CancelJobRequest>,
     ) -> Result<Response<v1::CancelJobResponse>, Status> {
+        let calls = self.calls.by(request.extensions());
         let v1::CancelJobRequest { job_id: id, reason } = request.into_inner();
-        let state = self.calls.cancel(job_id(&id)?, reason).await?;
+        let state = calls.cancel(job_id(&id)?, reason).await?;
         Ok(Response::new(v1::CancelJobResponse { state: convert::state_to_wire(state).into() }))
     }
 
@@ -79,16 +82,18 @@ impl JobExecutionService for Service {
         &self,
         request: Request<v1::CancelJobsRequest>,
     ) -> Result<Response<v1::CancelJobsResponse>, Status> {
+        let calls = self.calls.by(request.extensions());
         let v1::CancelJobsRequest { filter, reason } = request.into_inner();
         let filter = filter.unwrap_or_default();
         let filter = filter_from_wire(filter).map_err(invalid)?;
-        let cancelled = self.calls.cancel_all(filter, reason).await?;
+        let cancelled = calls.cancel_all(filter, reason).await?;
         let cancelled = i64::try_from(cancelled).unwrap_or(i64::MAX);
         Ok(Response::new(v1::CancelJobsResponse { cancelled }))
     }
 
     async fn retry_job(&self, request: Request<v1::RetryJobRequest>) -> Result<Response<v1::RetryJobResponse>, Status> {
-        let state = self.calls.retry(job_id(&request.into_inner().job_id)?).await?;
+        let calls = self.calls.by(request.extensions());
+        let state = calls.retry(job_id(&request.into_inner().job_id)?).await?;
         Ok(Response::new(v1::RetryJobResponse { state: convert::state_to_wire(state).into() }))
     }
 
@@ -96,8 +101,9 @@ impl JobExecutionService for Service {
         &self,
         request: Request<v1::ResumeJobRequest>,
     ) -> Result<Response<v1::ResumeJobResponse>, Status> {
+        let calls = self.calls.by(request.extensions());
         let v1::ResumeJobRequest { job_id: id, payload } = request.into_inner();
-        let state = self.calls.resume(job_id(&id)?, payload).await?;
+        let state = calls.resume(job_id(&id)?, payload).await?;
         Ok(Response::new(v1::ResumeJobResponse { state: convert::state_to_wire(state).into() }))
     }
 
@@ -122,7 +128,7 @@ impl JobExecutionService for Service {
     }
 
     async fn start_job(&self, request: Request<v1::StartJobRequest>) -> Result<Response<v1::StartJobResponse>, Status> {
-        let worker = authenticate(&self.calls.engine, request.metadata())?;
+        let (worker, _) = authenticate(&self.calls, &request)?;
         let execution = convert::execution_id(&request.into_inner().execution_id).map_err(invalid)?;
         self.report(worker, Report::Started { execution, at: clock::now().wall }).await?;
         Ok(Response::new(v1::StartJobResponse {}))
@@ -132,7 +138,7 @@ impl JobExecutionService for Service {
         &self,
         request: Request<v1::UpdateProgressRequest>,
     ) -> Result<Response<v1::UpdateProgressResponse>, Status> {
-        let worker = authenticate(&self.calls.engine, request.metadata())?;
+        let (worker, _) = authenticate(&self.calls, &request)?;
         let v1::UpdateProgressRequest { execution_id, percent, message } = request.into_inner();
         let execution = convert::execution_id(&execution_id).map_err(invalid)?;
         if !(0.0..=100.0).contains(&percent) {
@@ -147,7 +153,7 @@ impl JobExecutionService for Service {
         &self,
         request: Request<v1::CompleteJobRequest>,
     ) -> Result<Response<v1::CompleteJobResponse>, Status> {
-        let worker = authenticate(&self.calls.engine, request.metadata())?;
+        let (worker, _) = authenticate(&self.calls, &request)?;
         let v1::CompleteJobRequest { execution_id, result } = request.into_inner();
         let execution = convert::execution_id(&execution_id).map_err(invalid)?;
         if result.len() > convert::MAX_RESULT {
@@ -163,7 +169,7 @@ impl JobExecutionService for Service {
     }
 
     async fn fail_job(&self, request: Request<v1::FailJobRequest>) -> Result<Response<v1::FailJobResponse>, Status> {
-        let worker = authenticate(&self.calls.engine, request.metadata())?;
+        let (worker, _) = authenticate(&self.calls, &request)?;
         let v1::FailJobRequest { execution_id, error, exit_code } = request.into_inner();
         let execution = convert::execution_id(&execution_id).map_err(invalid)?;
         let failure = Failure { exit_code, ..Failure::new(FailureKind::Error, convert::cut(error)) };

@@ -1,5 +1,6 @@
 //! The gRPC doors, one file per service.
 
+mod access;
 mod admin;
 mod agents;
 mod dead_letters;
@@ -11,31 +12,49 @@ mod schedules;
 mod webhooks;
 
 use crate::{
+    access::{Actor, Denied, Peer, Visit, bearer, of_method},
     calls::{Calls, Problem},
     engine::{CallError, Engine},
     secrets,
 };
-use axum::{middleware, response::Response};
+use axum::{
+    Router,
+    extract::Request as HttpRequest,
+    middleware::{self, Next},
+    response::Response,
+};
 use hodei_api::{DESCRIPTORS, v1};
 use hodei_core::{id::WorkerId, spec::Invalid, time::Time};
-use http::{HeaderValue, header::HeaderMap};
+use http::{
+    HeaderValue,
+    header::{AUTHORIZATION, HeaderMap},
+};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 use tokio::sync::watch;
-use tonic::{Code, Status, metadata::MetadataMap, service::Routes};
+use tonic::{Code, Request, Status, metadata::MetadataValue, service::Routes};
 
 /// A request may carry 10,000 jobs.
 const MAX_REQUEST: usize = 64 << 20;
 
+/// Who comes in through a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// Whoever owns the data folder.
+    Owner,
+    /// Anybody, so that everybody has to prove who they are.
+    Network,
+}
+
 /// All services, with reflection and health.
-pub async fn routes(
+pub async fn services(
     engine: &Engine,
     closing: watch::Receiver<bool>,
-    served: Arc<AtomicU64>,
-) -> Result<Routes, tonic_reflection::server::Error> {
+) -> Result<Router, tonic_reflection::server::Error> {
     use v1::{
+        access_service_server::AccessServiceServer as Access,
         dead_letter_service_server::DeadLetterServiceServer as DeadLetters,
         event_service_server::EventServiceServer as Events,
         job_execution_service_server::JobExecutionServiceServer as Jobs,
@@ -46,6 +65,7 @@ pub async fn routes(
         worker_agent_service_server::WorkerAgentServiceServer as Agents,
     };
     let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<Access<access::Service>>().await;
     health.set_serving::<Jobs<jobs::Service>>().await;
     health.set_serving::<Logs<logs::Service>>().await;
     health.set_serving::<Agents<agents::Service>>().await;
@@ -59,7 +79,7 @@ pub async fn routes(
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
-    let calls = Calls { engine: engine.clone() };
+    let calls = Calls::new(engine.clone());
     let jobs = jobs::Service { calls: calls.clone(), closing: closing.clone() };
     let logs = logs::Service { calls: calls.clone(), closing: closing.clone() };
     let schedules = schedules::Service { calls: calls.clone(), closing: closing.clone() };
@@ -73,18 +93,69 @@ pub async fn routes(
         .add_service(DeadLetters::new(dead_letters::Service { calls: calls.clone() }))
         .add_service(Events::new(events))
         .add_service(Schedules::new(schedules).max_encoding_message_size(MAX_REQUEST))
+        .add_service(Agents::new(agents::Service { calls: calls.clone() }).max_decoding_message_size(MAX_REQUEST))
         .add_service(Admin::new(admin::Service { calls: calls.clone() }))
-        .add_service(Agents::new(agents::Service { calls }).max_decoding_message_size(MAX_REQUEST));
-    let counted = middleware::map_response(move |response| {
-        served.fetch_add(1, Ordering::Relaxed);
-        blame_the_request(response)
+        .add_service(Access::new(access::Service { calls }));
+    Ok(routes.prepare().into_axum_router())
+}
+
+/// The services behind a door.
+pub fn behind(services: Router, engine: &Engine, door: Door, served: Arc<AtomicU64>) -> Routes {
+    let engine = engine.clone();
+    let guard = middleware::from_fn(move |request: HttpRequest, next: Next| {
+        let (engine, served) = (engine.clone(), Arc::clone(&served));
+        async move {
+            let response = match admit(&engine, door, request) {
+                Ok(request) => blame_the_request(next.run(request).await),
+                Err(status) => status.into_http(),
+            };
+            served.fetch_add(1, Ordering::Relaxed);
+            response
+        }
     });
-    let router = routes.prepare().into_axum_router().layer(counted);
-    Ok(Routes::from(router))
+    Routes::from(services.layer(guard))
+}
+
+/// Lets a request in, with what is known of its sender in its extensions.
+#[allow(clippy::result_large_err, reason = "a refusal is an answer like any other")]
+fn admit(engine: &Engine, door: Door, mut request: HttpRequest) -> Result<HttpRequest, Status> {
+    let Some(action) = of_method(request.uri().path()) else {
+        return Err(Denied::NoSuchAction.into());
+    };
+    let access = &engine.shared().access;
+    let (peer, actor) = match door {
+        Door::Owner => (Peer::Local, access.admit_owner(action)),
+        Door::Network => {
+            let peer = request.extensions().get::<Peer>().copied().unwrap_or(Peer::Local);
+            (peer, access.admit(action, peer, bearer(request.headers().get(AUTHORIZATION)))?)
+        }
+    };
+    let extensions = request.extensions_mut();
+    extensions.insert(Visit { peer, action: action.name });
+    actor.map(|actor| extensions.insert(actor));
+    Ok(request)
+}
+
+impl From<Denied> for Status {
+    fn from(denied: Denied) -> Self {
+        let said = denied.to_string();
+        match denied {
+            Denied::Missing | Denied::Unknown | Denied::Expired(_) | Denied::Revoked(_) => {
+                Status::unauthenticated(said)
+            }
+            Denied::Role { .. } => Status::permission_denied(said),
+            Denied::TooMany { wait, .. } => {
+                let mut status = Status::resource_exhausted(said);
+                status.metadata_mut().insert("retry-after", MetadataValue::from(wait.0.div_ceil(1000)));
+                status
+            }
+            Denied::NoSuchAction => Status::unimplemented(said),
+        }
+    }
 }
 
 /// A request that does not decode (text that is not UTF-8, say) is the caller's fault; tonic calls it INTERNAL.
-async fn blame_the_request(mut response: Response) -> Response {
+fn blame_the_request(mut response: Response) -> Response {
     let headers: &mut HeaderMap = response.headers_mut();
     let internal = headers.get("grpc-status").is_some_and(|code| code == "13");
     let decoding = headers
@@ -131,18 +202,33 @@ impl From<Problem> for Status {
     }
 }
 
-/// The worker whose session credential a request carries.
-fn authenticate(engine: &Engine, metadata: &MetadataMap) -> Result<WorkerId, Status> {
-    let refuse =
-        || Status::unauthenticated("the metadata 'authorization' must be 'Bearer <session>' of a registered worker");
-    let session = metadata.get("authorization").and_then(|value| value.to_str().ok());
-    let session = session.and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(refuse)?;
-    let worker = secrets::claimed_worker(session).ok_or_else(refuse)?;
-    if !engine.is_session(worker, secrets::hash(session)) {
-        tracing::warn!(target: "audit", %worker, "a session was refused");
-        return Err(refuse());
+/// Where a request came from and what it wants; the door has written it down.
+fn visit<T>(request: &Request<T>) -> Result<Visit, Status> {
+    let visit = request.extensions().get::<Visit>().copied();
+    visit.ok_or_else(|| Status::internal("a request came in without passing a door"))
+}
+
+/// The worker whose session credential a request carries, and what it may do in its own name.
+fn authenticate<T>(calls: &Calls, request: &Request<T>) -> Result<(WorkerId, Calls), Status> {
+    let visit = visit(request)?;
+    let session = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+    let session = session.and_then(|value| value.strip_prefix("Bearer "));
+    let claimed = session.and_then(|session| Some((secrets::claimed_worker(session)?, session)));
+    match claimed {
+        Some((worker, session)) if calls.engine.is_session(worker, secrets::hash(session)) => {
+            Ok((worker, Calls { actor: Some(Actor::worker(worker, visit)), ..calls.clone() }))
+        }
+        _ => {
+            let said = "the metadata 'authorization' must be 'Bearer <session>' of a registered worker";
+            Err(wrong(calls, visit, "no session of a worker").unwrap_or_else(|| Status::unauthenticated(said)))
+        }
     }
-    Ok(worker)
+}
+
+/// Counts a wrong credential of a worker; the answer if there were too many.
+fn wrong(calls: &Calls, visit: Visit, why: &str) -> Option<Status> {
+    let wait = calls.engine.shared().access.wrong(visit, why)?;
+    Some(Denied::TooMany { peer: visit.peer, wait }.into())
 }
 
 /// Resolves when the server closes: long streams end then.

@@ -41,7 +41,7 @@ impl QueueService for Service {
         &self,
         request: Request<v1::PauseQueueRequest>,
     ) -> Result<Response<v1::PauseQueueResponse>, Status> {
-        let queue = self.set(request.into_inner().name, QueueOrder::Pause).await?;
+        let queue = set(&self.calls.by(request.extensions()), request.into_inner().name, QueueOrder::Pause).await?;
         Ok(Response::new(v1::PauseQueueResponse { queue: Some(queue) }))
     }
 
@@ -49,7 +49,7 @@ impl QueueService for Service {
         &self,
         request: Request<v1::ResumeQueueRequest>,
     ) -> Result<Response<v1::ResumeQueueResponse>, Status> {
-        let queue = self.set(request.into_inner().name, QueueOrder::Resume).await?;
+        let queue = set(&self.calls.by(request.extensions()), request.into_inner().name, QueueOrder::Resume).await?;
         Ok(Response::new(v1::ResumeQueueResponse { queue: Some(queue) }))
     }
 
@@ -57,15 +57,14 @@ impl QueueService for Service {
         &self,
         request: Request<v1::ConfigureQueueRequest>,
     ) -> Result<Response<v1::ConfigureQueueResponse>, Status> {
+        let calls = self.calls.by(request.extensions());
         let v1::ConfigureQueueRequest { name, settings } = request.into_inner();
         let settings = convert::settings_from_wire(settings.unwrap_or_default()).map_err(invalid)?;
-        let queue = self.set(name, QueueOrder::Configure(settings)).await?;
+        let queue = set(&calls, name, QueueOrder::Configure(settings)).await?;
         Ok(Response::new(v1::ConfigureQueueResponse { queue: Some(queue) }))
     }
 }
 
-impl Service {
-    async fn set(&self, name: String, order: QueueOrder) -> Result<v1::Queue, Status> {
-        Ok(convert::queue_to_wire(self.calls.set_queue(name, order).await?))
-    }
+async fn set(calls: &Calls, name: String, order: QueueOrder) -> Result<v1::Queue, Status> {
+    Ok(convert::queue_to_wire(calls.set_queue(name, order).await?))
 }

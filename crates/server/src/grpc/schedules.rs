@@ -27,7 +27,8 @@ impl ScheduleService for Service {
         &self,
         request: Request<v1::CreateScheduleRequest>,
     ) -> Result<Response<v1::CreateScheduleResponse>, Status> {
-        let view = self.calls.create_schedule(request.into_inner().spec.unwrap_or_default()).await?;
+        let view =
+            self.calls.by(request.extensions()).create_schedule(request.into_inner().spec.unwrap_or_default()).await?;
         Ok(Response::new(v1::CreateScheduleResponse { schedule: Some(convert::schedule_to_wire(&view)) }))
     }
 
@@ -35,8 +36,9 @@ impl ScheduleService for Service {
         &self,
         request: Request<v1::UpdateScheduleRequest>,
     ) -> Result<Response<v1::UpdateScheduleResponse>, Status> {
+        let calls = self.calls.by(request.extensions());
         let v1::UpdateScheduleRequest { schedule, spec } = request.into_inner();
-        let view = self.calls.update_schedule(schedule, spec.unwrap_or_default()).await?;
+        let view = calls.update_schedule(schedule, spec.unwrap_or_default()).await?;
         Ok(Response::new(v1::UpdateScheduleResponse { schedule: Some(convert::schedule_to_wire(&view)) }))
     }
 
@@ -64,7 +66,7 @@ impl ScheduleService for Service {
         &self,
         request: Request<v1::DeleteScheduleRequest>,
     ) -> Result<Response<v1::DeleteScheduleResponse>, Status> {
-        self.calls.delete_schedule(request.into_inner().schedule).await?;
+        self.calls.by(request.extensions()).delete_schedule(request.into_inner().schedule).await?;
         Ok(Response::new(v1::DeleteScheduleResponse {}))
     }
 
@@ -72,7 +74,7 @@ impl ScheduleService for Service {
         &self,
         request: Request<v1::EnableScheduleRequest>,
     ) -> Result<Response<v1::EnableScheduleResponse>, Status> {
-        let view = self.calls.enable_schedule(request.into_inner().schedule).await?;
+        let view = self.calls.by(request.extensions()).enable_schedule(request.into_inner().schedule).await?;
         Ok(Response::new(v1::EnableScheduleResponse { schedule: Some(convert::schedule_to_wire(&view)) }))
     }
 
@@ -80,7 +82,7 @@ impl ScheduleService for Service {
         &self,
         request: Request<v1::DisableScheduleRequest>,
     ) -> Result<Response<v1::DisableScheduleResponse>, Status> {
-        let view = self.calls.disable_schedule(request.into_inner().schedule).await?;
+        let view = self.calls.by(request.extensions()).disable_schedule(request.into_inner().schedule).await?;
         Ok(Response::new(v1::DisableScheduleResponse { schedule: Some(convert::schedule_to_wire(&view)) }))
     }
 
@@ -88,7 +90,7 @@ impl ScheduleService for Service {
         &self,
         request: Request<v1::TriggerScheduleRequest>,
     ) -> Result<Response<v1::TriggerScheduleResponse>, Status> {
-        let job = self.calls.trigger_schedule(request.into_inner().schedule).await?;
+        let job = self.calls.by(request.extensions()).trigger_schedule(request.into_inner().schedule).await?;
         Ok(Response::new(v1::TriggerScheduleResponse { job_id: job.to_string() }))
     }
 
@@ -110,8 +112,9 @@ impl ScheduleService for Service {
         &self,
         request: Request<v1::BackfillScheduleRequest>,
     ) -> Result<Response<Self::BackfillScheduleStream>, Status> {
+        let calls = self.calls.by(request.extensions());
         let v1::BackfillScheduleRequest { schedule, from_ms, to_ms } = request.into_inner();
-        let backfill = self.calls.backfill_schedule(schedule, from_ms, to_ms).await?;
+        let backfill = calls.backfill_schedule(schedule, from_ms, to_ms).await?;
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(fill(backfill, self.closing.clone(), sender));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))

@@ -44,8 +44,9 @@ impl WebhookService for Service {
         &self,
         request: Request<v1::RedeliverRequest>,
     ) -> Result<Response<v1::RedeliverResponse>, Status> {
+        let calls = self.calls.by(request.extensions());
         let id = convert::delivery_id("delivery_id", &request.into_inner().delivery_id).map_err(invalid)?;
-        self.calls.redeliver(id).await?;
+        calls.redeliver(id).await?;
         Ok(Response::new(v1::RedeliverResponse {}))
     }
 }

@@ -16,7 +16,7 @@ mod submit;
 mod webhooks;
 mod workers;
 
-use crate::{calls::Calls, engine::Engine};
+use crate::{access, calls::Calls, engine::Engine};
 use axum::{
     Router,
     extract::{FromRequestParts, Request, State},
@@ -53,8 +53,8 @@ struct Rest {
 impl FromRequestParts<Rest> for Rest {
     type Rejection = Infallible;
 
-    async fn from_request_parts(_: &mut Parts, state: &Rest) -> Result<Self, Infallible> {
-        Ok(state.clone())
+    async fn from_request_parts(parts: &mut Parts, state: &Rest) -> Result<Self, Infallible> {
+        Ok(Self { calls: state.calls.by(&parts.extensions), closing: state.closing.clone() })
     }
 }
 
@@ -62,8 +62,9 @@ pub fn routes(engine: &Engine, closing: watch::Receiver<bool>, served: Arc<Atomi
     let (router, document) = OpenApiRouter::new().nest(PREFIX, routes::table()).split_for_parts();
     let known = Arc::new(Known::of(&document));
     let document = docs::written(document);
-    let rest = Rest { calls: Calls { engine: engine.clone() }, closing };
+    let rest = Rest { calls: Calls::new(engine.clone()), closing };
     router
+        .route_layer(middleware::from_fn_with_state(engine.clone(), access::http_layer))
         .route(&format!("{PREFIX}/openapi.json"), get(move || std::future::ready(docs::openapi(document.clone()))))
         .route(&format!("{PREFIX}/docs"), get(docs::page))
         .fallback(unknown)

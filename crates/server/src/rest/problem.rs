@@ -124,7 +124,9 @@ pub async fn finish(response: Response, request_id: &str) -> Response {
     let mut details = match parts.extensions.remove::<Details>() {
         Some(details) => details,
         None if parts.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == CONTENT_TYPE) => {
-            return Response::from_parts(parts, body);
+            // The door's own words, in our form.
+            let said: serde_json::Value = serde_json::from_str(&said(body).await).unwrap_or_default();
+            *Error::new(status, said["detail"].as_str().unwrap_or_default()).0
         }
         None => *Error::new(status, said(body).await).0,
     };

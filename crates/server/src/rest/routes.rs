@@ -98,6 +98,7 @@ fn operations(item: &PathItem) -> impl Iterator<Item = (Method, &Operation)> {
 
 /// The errors that follow from what an operation takes; those of its own it names itself.
 fn may_fail(operation: &mut Operation, has_id: bool) {
+    let is_health = operation.operation_id.as_ref().is_some_and(|action| action.starts_with("health."));
     let mut errors = vec![
         (StatusCode::BAD_REQUEST, "The query, the path or the body cannot be read"),
         (StatusCode::NOT_ACCEPTABLE, "The answer has no form that the header `accept` allows"),
@@ -106,6 +107,10 @@ fn may_fail(operation: &mut Operation, has_id: bool) {
         (StatusCode::INTERNAL_SERVER_ERROR, "The server failed"),
         (StatusCode::SERVICE_UNAVAILABLE, "Not now; the header `retry-after` says when to come back"),
     ];
+    if !is_health {
+        errors.push((StatusCode::UNAUTHORIZED, "No valid token"));
+        errors.push((StatusCode::FORBIDDEN, "The token's role does not allow this"));
+    }
     if has_id {
         errors.push((StatusCode::NOT_FOUND, "There is no such thing"));
     }

@@ -4,10 +4,10 @@ use hodei_core::{dead_letter::DeadLetter, job::Job, state::StateKind, time::Time
 use serde_json::{Value, json};
 
 /// A result that is larger is left out: whoever wants it can ask for it.
-pub const MOST_RESULT: usize = 64 << 10;
+const MOST_RESULT: usize = 64 << 10;
 
 /// Such as "job.succeeded".
-pub fn event(state: StateKind) -> String {
+fn event(state: StateKind) -> String {
     format!("job.{}", state.name())
 }
 

@@ -196,6 +196,10 @@ async fn tls() -> io::Result<TlsConnector> {
     let found = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await?;
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);
+    trusting(roots)
+}
+
+fn trusting(roots: RootCertStore) -> io::Result<TlsConnector> {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?;

@@ -91,7 +91,7 @@ impl World {
 fn check_record(record: &ScheduleRecord, ticks: &BTreeSet<Time>, live: usize) {
     let Timing::Every(step) = record.timing else { return };
     let outside = |message: String| -> ! { broken(Rule::OneJobPerTick, About::default(), message) };
-    if let Some(odd) = ticks.iter().find(|tick| (**tick - record.created_at).0 % step.0 != 0) {
+    if let Some(odd) = ticks.iter().find(|tick| !(**tick - record.created_at).0.is_multiple_of(step.0)) {
         outside(format!("{odd:?} is no tick of {}", record.name));
     }
     // One that is disabled may have dropped a tick that waited.

@@ -88,6 +88,7 @@ fn schedule(n: u128, runs: u64) -> ScheduleRecord {
         last_job: Some(job_id(1)),
         live: vec![job_id(1), job_id(2)],
         queued: None,
+        webhook: None,
     }
 }
 

@@ -1,6 +1,8 @@
 //! A slot's folder, which its jobs use one after the other.
 
+use super::exchange;
 use hodei_api::convert::MAX_RESULT;
+use hodei_core::protocol::Assignment;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use std::{
     fs,
@@ -16,19 +18,20 @@ pub(super) struct Folder {
     pub work: PathBuf,
     pub progress: PathBuf,
     pub result: PathBuf,
+    /// What the job finds: its data, what resumed it, the results of its dependencies.
+    pub data: PathBuf,
+    pub input: PathBuf,
+    pub dependencies: PathBuf,
+    /// What it leaves besides its result: jobs to enqueue, and how it wants to end.
+    pub children: PathBuf,
+    pub end: PathBuf,
     pub script: PathBuf,
     /// The reading end of the progress FIFO. It is open for writing, too, so that it never comes to its end.
     pub reports: pipe::Receiver,
 }
 
-/// What a job left as its result.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Left {
-    Nothing,
-    Result(Vec<u8>),
-    /// Not usable, and why.
-    Bad(String),
-}
+/// What a job left in one of its files, or why that is not usable.
+pub(super) type Left = Result<Option<Vec<u8>>, String>;
 
 impl Folder {
     pub(super) fn create(scratch: &Path, slot: u32) -> io::Result<Self> {
@@ -39,7 +42,23 @@ impl Folder {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&work)?;
         let progress = dir.join("progress");
         let reports = open_reports(&progress)?;
-        Ok(Self { work, progress, result: dir.join("result"), script: dir.join("script"), reports })
+        Ok(Self {
+            work,
+            progress,
+            result: dir.join("result"),
+            data: dir.join("data"),
+            input: dir.join("input"),
+            dependencies: dir.join("dependencies"),
+            children: dir.join("children"),
+            end: dir.join("end"),
+            script: dir.join("script"),
+            reports,
+        })
+    }
+
+    /// The folder itself.
+    pub(super) fn dir(&self) -> &Path {
+        self.work.parent().unwrap_or(&self.work)
     }
 
     pub(super) fn write_script(&self, content: &str) -> io::Result<()> {
@@ -49,27 +68,51 @@ impl Folder {
         file.write_all(content.as_bytes())
     }
 
-    pub(super) fn take_result(&self) -> Left {
+    /// Puts what the job finds besides its environment where it looks for it.
+    pub(super) fn give(&self, assignment: &Assignment) -> io::Result<()> {
+        let context = &assignment.context;
+        let write = |path: &Path, bytes: &[u8]| {
+            let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+            file.write_all(bytes)
+        };
+        if let Some(data) = exchange::data_of(assignment) {
+            write(&self.data, data)?;
+        }
+        if let Some(input) = &context.input {
+            write(&self.input, input)?;
+        }
+        if !context.dependencies.is_empty() {
+            let list = exchange::dependencies_json(&context.dependencies).to_string();
+            write(&self.dependencies, list.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// What the job left in a file of its own, if it is not empty.
+    pub(super) fn take(path: &Path, what: &str, most: usize) -> Left {
         // Not to hang on a FIFO that a job put there.
         let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32;
-        let file = match fs::OpenOptions::new().read(true).custom_flags(flags).open(&self.result) {
+        let file = match fs::OpenOptions::new().read(true).custom_flags(flags).open(path) {
             Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Left::Nothing,
-            Err(error) => return Left::Bad(format!("the result cannot be read: {error}")),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(format!("{what} cannot be read: {error}")),
         };
         let mut bytes = Vec::new();
-        if let Err(error) = file.take(MAX_RESULT as u64 + 1).read_to_end(&mut bytes) {
-            return Left::Bad(format!("the result cannot be read: {error}"));
+        file.take(most as u64 + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| format!("{what} cannot be read: {error}"))?;
+        if bytes.len() > most {
+            return Err(format!("{what} is larger than {most} bytes"));
         }
-        if bytes.len() > MAX_RESULT {
-            return Left::Bad(format!("the result is larger than {MAX_RESULT} bytes"));
-        }
-        if bytes.trim_ascii().is_empty() {
-            return Left::Nothing;
-        }
+        Ok((!bytes.trim_ascii().is_empty()).then_some(bytes))
+    }
+
+    /// The same, for JSON.
+    pub(super) fn take_json(path: &Path, what: &str) -> Left {
+        let Some(bytes) = Self::take(path, what, MAX_RESULT)? else { return Ok(None) };
         match serde_json::from_slice::<serde::de::IgnoredAny>(&bytes) {
-            Ok(_) => Left::Result(bytes),
-            Err(error) => Left::Bad(format!("the result is not JSON: {error}")),
+            Ok(_) => Ok(Some(bytes)),
+            Err(error) => Err(format!("{what} is not JSON: {error}")),
         }
     }
 
@@ -83,7 +126,8 @@ impl Folder {
             remove(&self.progress)?;
             self.reports = open_reports(&self.progress)?;
         }
-        remove(&self.result)
+        let files = [&self.result, &self.data, &self.input, &self.dependencies, &self.children, &self.end];
+        files.into_iter().try_for_each(|file| remove(file))
     }
 
     /// A job may have removed or replaced the FIFO.

@@ -5,14 +5,14 @@ use std::io::BufRead;
 
 /// The beginning of a line whose end has not come yet.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(crate) struct Lines {
     begun: Vec<u8>,
 }
 
 impl Lines {
     /// Gives the text of each line to `push`, and whether the line goes on, for as long as `push` returns true. Returns
     /// the bytes that were not looked at.
-    pub(super) fn feed<'b>(&mut self, mut bytes: &'b [u8], mut push: impl FnMut(&[u8], bool) -> bool) -> &'b [u8] {
+    pub(crate) fn feed<'b>(&mut self, mut bytes: &'b [u8], mut push: impl FnMut(&[u8], bool) -> bool) -> &'b [u8] {
         while !bytes.is_empty() {
             // One byte more than a piece holds: a newline right after a full piece must not make another line.
             let window = &bytes[..bytes.len().min(MAX_TEXT + 1 - self.begun.len())];
@@ -33,7 +33,7 @@ impl Lines {
     }
 
     /// What is left when the stream has ended.
-    pub(super) fn last(&mut self) -> Option<Vec<u8>> {
+    pub(crate) fn last(&mut self) -> Option<Vec<u8>> {
         (!self.begun.is_empty()).then(|| std::mem::take(&mut self.begun))
     }
 

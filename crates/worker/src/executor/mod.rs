@@ -5,17 +5,26 @@
 //! there that wakes nobody. A job that prints nothing, reports nothing and leaves nothing costs little more than its process.
 
 mod clock;
+mod exchange;
 mod folder;
+mod line;
 mod lines;
 mod mask;
 mod output;
 mod program;
 mod progress;
+mod service;
 mod slot;
 mod supervisor;
+mod tail;
 
 pub use clock::{boottime, wall};
+pub(crate) use exchange::{data_of, dependencies_json};
+pub(crate) use lines::Lines;
 pub(crate) use mask::Masks;
+pub(crate) use program::SCRATCH;
+pub(crate) use service::{ServiceCommand, ServicePipes, ServiceSlot};
+pub(crate) use tail::Tail;
 
 use crate::guardian::{GuardianCommand, GuardianProcess, Isolation};
 use hodei_core::{
@@ -99,6 +108,8 @@ struct Shared {
 struct Places {
     free: BTreeSet<u32>,
     taken: HashMap<ExecutionId, u32>,
+    /// Slots beside those of the jobs, for processes that live longer.
+    services: u32,
 }
 
 #[derive(Debug)]
@@ -147,7 +158,7 @@ impl Executor {
         };
         let runtime = Handle::current();
         let supervisor = Some(runtime.spawn(supervisor.run()));
-        let places = Places { free: (0..config.slots).collect(), taken: HashMap::new() };
+        let places = Places { free: (0..config.slots).collect(), taken: HashMap::new(), services: 0 };
         let shared = Arc::new(Shared {
             config,
             account: Account::of_this_process(),

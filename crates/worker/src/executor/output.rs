@@ -1,15 +1,22 @@
 //! From a job's pipes to numbered chunks of log entries.
 
 use super::{
-    clock::wall,
+    clock::{boottime, wall},
     lines::Lines,
     mask::{Masker, Masks},
+    tail::Tail,
 };
 use crate::chunks::Chunks;
 use hodei_api::logs::Entry;
-use hodei_core::id::ExecutionId;
+use hodei_core::{id::ExecutionId, time::Elapsed};
 use rustix::{fd::OwnedFd, io::Errno};
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 use tokio::{
     net::unix::pipe,
     select,
@@ -50,6 +57,26 @@ pub(super) struct Phases {
     pub live: Notify,
     /// Nobody writes any more.
     pub ended: Notify,
+    /// When it last gave a sign of itself, on the boot-time clock.
+    sign: AtomicU64,
+}
+
+impl Phases {
+    pub(super) fn sign(&self) {
+        self.sign.store(boottime().0, Ordering::Relaxed);
+    }
+
+    pub(super) fn last_sign(&self) -> Elapsed {
+        Elapsed(self.sign.load(Ordering::Relaxed))
+    }
+}
+
+/// What is known of a job's output when it has ended.
+#[derive(Debug)]
+pub(super) struct Printed {
+    pub entries: u64,
+    /// The end of what it printed as errors.
+    pub errors: String,
 }
 
 /// The way of a process's output into its chunks.
@@ -57,11 +84,12 @@ pub(super) struct Phases {
 pub(super) struct Output {
     pub execution: ExecutionId,
     pub chunks: Chunks,
+    pub errors: Tail,
 }
 
 impl Output {
-    /// Reads both streams to their end, or until nobody writes to them any more. Returns the number of entries.
-    pub(super) async fn pump(mut self, mut stdout: Stream, mut stderr: Stream, phases: &Phases) -> u64 {
+    /// Reads both streams to their end, or until nobody writes to them any more.
+    pub(super) async fn pump(mut self, mut stdout: Stream, mut stderr: Stream, phases: &Phases) -> Printed {
         let mut buffer = Vec::new();
         let live = select! {
             () = phases.live.notified() => true,
@@ -74,7 +102,7 @@ impl Output {
         self.drain(&mut stdout, &mut buffer).await;
         self.drain(&mut stderr, &mut buffer).await;
         self.chunks.emit().await;
-        self.chunks.entries()
+        Printed { entries: self.chunks.entries(), errors: self.errors.text() }
     }
 
     /// Reads what comes while it comes.
@@ -88,8 +116,14 @@ impl Output {
         let (out, err) = (stdout.watched()?, stderr.watched()?);
         while stdout.open || stderr.open {
             select! {
-                ready = out.readable(), if stdout.open => self.read(ready, &out, stdout, buffer).await,
-                ready = err.readable(), if stderr.open => self.read(ready, &err, stderr, buffer).await,
+                ready = out.readable(), if stdout.open => {
+                    phases.sign();
+                    self.read(ready, &out, stdout, buffer).await;
+                }
+                ready = err.readable(), if stderr.open => {
+                    phases.sign();
+                    self.read(ready, &err, stderr, buffer).await;
+                }
                 () = sleep_until(self.chunks.due().unwrap_or_else(Instant::now)), if self.chunks.due().is_some() => self.chunks.emit().await,
                 () = phases.ended.notified() => break,
             }
@@ -133,6 +167,9 @@ impl Output {
     }
 
     async fn split(&mut self, stream: &mut Stream, mut bytes: &[u8]) {
+        if stream.stderr {
+            self.errors.push(bytes);
+        }
         let at_ms = wall().0;
         while !bytes.is_empty() {
             bytes = stream.lines.feed(bytes, |text, unfinished| {

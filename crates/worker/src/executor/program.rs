@@ -11,8 +11,10 @@ use hodei_core::{
 use rustix::{fs::Access, io::Errno};
 use std::path::Path;
 
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const SHELL: &str = "/bin/sh";
+/// The variable by which the guardian knows what an earlier one has left running.
+pub(crate) const SCRATCH: &str = "HODEI_SCRATCH";
 
 /// Whom the worker runs as, for the jobs' environment.
 #[derive(Clone, Debug)]
@@ -43,6 +45,9 @@ pub(super) fn prepare(
 ) -> Result<Start, Failure> {
     let spec = &assignment.spec;
     let directory = directory(spec, folder)?;
+    folder
+        .give(assignment)
+        .map_err(|error| not_started(format!("what the job is given cannot be written: {error}")))?;
     let args = arguments(spec, folder)?;
     let environment = environment(assignment, folder, account);
     let path = spec.environment.get("PATH").map_or(PATH, String::as_str);
@@ -98,8 +103,14 @@ fn environment(assignment: &Assignment, folder: &Folder, account: &Account) -> V
         own("HODEI_JOB_ID", assignment.job.to_string()),
         own("HODEI_EXECUTION_ID", assignment.execution.to_string()),
         own("HODEI_ATTEMPT", assignment.attempt.to_string()),
+        own(SCRATCH, text(folder.dir())),
         own("HODEI_PROGRESS", text(&folder.progress)),
         own("HODEI_RESULT", text(&folder.result)),
+        own("HODEI_JOB_DATA", text(&folder.data)),
+        own("HODEI_INPUT", text(&folder.input)),
+        own("HODEI_DEPENDENCIES", text(&folder.dependencies)),
+        own("HODEI_CHILDREN", text(&folder.children)),
+        own("HODEI_END", text(&folder.end)),
     ]);
     if let Some((schedule, tick)) = &assignment.context.tick {
         all.extend([own("HODEI_SCHEDULE", schedule.clone()), own("HODEI_TICK", tick.rfc3339())]);
@@ -108,7 +119,7 @@ fn environment(assignment: &Assignment, folder: &Folder, account: &Account) -> V
 }
 
 /// The absolute path of a program, found as a shell would find it.
-fn find(name: &str, path: &str, directory: &str) -> Result<String, Failure> {
+pub(super) fn find(name: &str, path: &str, directory: &str) -> Result<String, Failure> {
     if name.starts_with('/') {
         return Ok(name.to_owned());
     }

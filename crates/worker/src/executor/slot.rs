@@ -2,20 +2,20 @@
 
 use super::{
     ExecutorEvent, Shared,
-    clock::wall,
-    folder::{Folder, Left},
+    clock::{boottime, wall},
+    exchange,
+    folder::Folder,
+    line::{Line, output_pipe},
     mask::Masks,
-    output::{Output, Phases, Stream},
+    output::{Output, Phases, Printed, Stream},
     program,
     progress::ProgressLines,
     supervisor::Order,
+    tail::Tail,
 };
 use crate::{
     chunks::Chunks,
-    guardian::{
-        Socket,
-        message::{self, Control, Ended, Report, Start, StartError, Stopped},
-    },
+    guardian::message::{self, Control, Ended, Report, Start, StartError, Stopped},
 };
 use hodei_core::{
     id::ExecutionId,
@@ -24,15 +24,11 @@ use hodei_core::{
     state::{Failure, FailureKind, Outcome},
     time::{Millis, Time},
 };
-use rustix::{
-    fd::{AsFd, OwnedFd},
-    pipe::PipeFlags,
-};
 use std::{io, sync::Arc};
 use tokio::{
     net::unix::pipe,
     select,
-    sync::{mpsc, oneshot},
+    sync::mpsc,
     time::{Instant, sleep_until},
 };
 use tracing::{debug, warn};
@@ -48,6 +44,8 @@ pub(super) enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Asked(StopReason),
+    /// It gave no sign of itself for too long.
+    Silent,
     Shutdown,
 }
 
@@ -60,24 +58,17 @@ enum End {
     Lost,
 }
 
-/// A slot's connection to a guardian.
-#[derive(Debug)]
-struct Link {
-    socket: Socket,
-    generation: u64,
-}
-
 #[derive(Debug)]
 pub(super) struct SlotTask {
     index: u32,
     shared: Arc<Shared>,
     folder: Option<Folder>,
-    link: Option<Link>,
+    line: Line,
 }
 
 impl SlotTask {
     pub(super) fn new(index: u32, shared: Arc<Shared>) -> Self {
-        Self { index, shared, folder: None, link: None }
+        Self { index, line: Line::new(index, Arc::clone(&shared)), shared, folder: None }
     }
 
     /// Runs what it is given until the executor shuts down or is dropped.
@@ -131,7 +122,8 @@ impl SlotTask {
         let stdin = stdin.map_err(|error| program::not_started(format!("no file for the job's input: {error}")))?;
         let mut fds = vec![stdout_end, stderr_end];
         fds.extend(stdin);
-        self.send_start(&start, &fds)
+        self.line
+            .send_start(&start, &fds)
             .await
             .map_err(|error| program::not_started(format!("the job could not be handed to the guardian: {error}")))?;
         drop(fds);
@@ -139,7 +131,7 @@ impl SlotTask {
         let (events, budget) = (shared.events.clone(), shared.config.log_budget.clone());
         let (execution, shutdown) = (assignment.execution, shared.shutdown.subscribe());
         let chunks = Chunks::new(assignment.job, execution, events, budget, shutdown);
-        let output = Output { execution, chunks };
+        let output = Output { execution, chunks, errors: Tail::default() };
         let stdout = Stream::new(stdout, false, masks.as_ref());
         let stderr = Stream::new(stderr, true, masks.as_ref());
         let phases = Phases::default();
@@ -149,8 +141,8 @@ impl SlotTask {
             phases.ended.notify_one();
             end
         };
-        let (end, log_entries) = tokio::join!(end, output.pump(stdout, stderr, &phases));
-        Ok(self.finished(watch, end, log_entries, &start))
+        let (end, printed) = tokio::join!(end, output.pump(stdout, stderr, &phases));
+        Ok(self.finished(&watch, &end, printed, &start, assignment))
     }
 
     fn folder(&mut self) -> Result<&Folder, Failure> {
@@ -163,40 +155,6 @@ impl SlotTask {
         self.folder.as_ref().ok_or_else(|| program::not_started("the slot has no folder".to_owned()))
     }
 
-    /// Hands the job to the guardian; to the next one if this one has died in the meantime.
-    async fn send_start(&mut self, start: &Start, fds: &[OwnedFd]) -> io::Result<()> {
-        const TRIES: usize = 5;
-        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-        let mut sent = Err(io::ErrorKind::NotConnected.into());
-        for _ in 0..TRIES {
-            let link = match self.link.take() {
-                Some(link) => link,
-                None => self.attach().await?,
-            };
-            sent = link.socket.send_now(start, &fds);
-            if sent.is_ok() {
-                self.link = Some(link);
-                break;
-            }
-            self.await_guardian_after(link.generation).await;
-        }
-        sent
-    }
-
-    async fn attach(&self) -> io::Result<Link> {
-        let (ours, theirs) = message::socket_pair()?;
-        let (to, generation) = oneshot::channel();
-        let gone = |_| io::Error::from(io::ErrorKind::NotConnected);
-        let order = Order::Attach { slot: self.index, socket: theirs, to };
-        self.shared.orders.send(order).map_err(|_| io::Error::from(io::ErrorKind::NotConnected))?;
-        let generation = generation.await.map_err(gone)?;
-        Ok(Link { socket: Socket::new(ours)?, generation })
-    }
-
-    async fn await_guardian_after(&self, lost: u64) {
-        _ = self.shared.generation.subscribe().wait_for(|generation| *generation > lost).await;
-    }
-
     /// Follows a job from the moment it was handed over until all of it is gone.
     async fn watch(
         &mut self,
@@ -204,8 +162,8 @@ impl SlotTask {
         commands: &mut mpsc::UnboundedReceiver<Command>,
         phases: &Phases,
     ) -> End {
-        let Some(Link { socket, generation }) = &self.link else { return End::Lost };
-        let (shared, lost) = (&self.shared, *generation);
+        let Some((socket, generation)) = self.line.open() else { return End::Lost };
+        let (shared, lost) = (&self.shared, generation);
         let reports = self.folder.as_ref().map(|folder| &folder.reports);
         let mut shutdown = shared.shutdown.subscribe();
         let end = loop {
@@ -213,6 +171,7 @@ impl SlotTask {
                 report = socket.receive() => match report {
                     Some(Report::Started { at }) => {
                         watch.started(at);
+                        phases.sign();
                         phases.live.notify_one();
                         _ = shared.events.send(ExecutorEvent::Started { execution: watch.execution, at });
                         watch.due_stop()
@@ -234,7 +193,12 @@ impl SlotTask {
                 },
                 _ = shutdown.wait_for(|shutdown| *shutdown), if watch.why != Some(Why::Shutdown) => watch.stop(Why::Shutdown),
                 () = sleep_until(watch.run_until()), if watch.may_time_out() => watch.stop(Why::Asked(StopReason::RunTimeout)),
+                () = sleep_until(watch.silent_at(phases)), if watch.may_be_silent() => {
+                    // It may have given a sign in the meantime.
+                    if watch.silent_at(phases) <= Instant::now() { watch.stop(Why::Silent) } else { None }
+                }
                 () = readable(reports) => {
+                    phases.sign();
                     watch.read_progress(reports, pipe::Receiver::try_read);
                     None
                 }
@@ -256,29 +220,30 @@ impl SlotTask {
             watch.report(&shared.events, progress);
         }
         if matches!(end, End::Lost) {
-            self.link = None;
-            self.await_guardian_after(lost).await;
+            self.line.close();
+            self.line.await_guardian_after(lost).await;
         }
         end
     }
 
-    fn finished(&self, watch: Watch, end: End, log_entries: u64, start: &Start) -> Finished {
-        let finished_at = if let End::Ended(ended) = &end { ended.finished } else { wall() };
-        let started_at = watch.started_at;
-        let mut outcome = watch.outcome(&end, start);
-        let left = self.folder.as_ref().map_or(Left::Nothing, Folder::take_result);
-        let result = match left {
-            Left::Result(json) => Some(json),
-            Left::Bad(problem) if outcome == Outcome::Succeeded => {
-                outcome = Outcome::Failed(Failure::new(FailureKind::Error, problem));
-                None
-            }
-            _ => None,
+    fn finished(&self, watch: &Watch, end: &End, printed: Printed, start: &Start, assignment: &Assignment) -> Finished {
+        let finished_at = if let End::Ended(ended) = end { ended.finished } else { wall() };
+        let outcome = match watch.outcome(end, start) {
+            Outcome::Failed(failure) => Outcome::Failed(Failure { detail: printed.errors, ..failure }),
+            other => other,
         };
-        if let End::Ended(ended) = &end {
-            debug!(execution = %watch.execution, ?outcome, usage = ?ended.usage, "ended");
+        let mut finished = Finished {
+            started_at: watch.started_at,
+            log_entries: printed.entries,
+            ..Finished::new(watch.execution, outcome, finished_at)
+        };
+        if let Some(folder) = &self.folder {
+            exchange::collect(folder, assignment, &mut finished);
         }
-        Finished { started_at, log_entries, result, ..Finished::new(watch.execution, outcome, finished_at) }
+        if let End::Ended(ended) = end {
+            debug!(execution = %watch.execution, outcome = ?finished.outcome, usage = ?ended.usage, "ended");
+        }
+        finished
     }
 }
 
@@ -328,12 +293,23 @@ impl Watch {
     fn due_stop(&self) -> Option<Millis> {
         self.why.map(|why| match why {
             Why::Shutdown | Why::Asked(StopReason::Stale) => Millis::ZERO,
-            Why::Asked(_) => self.timeouts.kill_grace,
+            Why::Asked(_) | Why::Silent => self.timeouts.kill_grace,
         })
     }
 
     fn may_time_out(&self) -> bool {
         self.run_until.is_some() && self.why.is_none()
+    }
+
+    fn may_be_silent(&self) -> bool {
+        self.timeouts.heartbeat.is_some() && self.started_at.is_some() && self.why.is_none()
+    }
+
+    /// When it will have been silent for too long.
+    fn silent_at(&self, phases: &Phases) -> Instant {
+        let quiet = boottime() - phases.last_sign();
+        let limit = self.timeouts.heartbeat.unwrap_or_default();
+        Instant::now() + limit.duration().saturating_sub(quiet.duration())
     }
 
     /// The job may be faster with its first report than the guardian with the word of its start, which comes first.
@@ -397,6 +373,12 @@ impl Watch {
                 let failure = Failure::new(FailureKind::RunTimeout, format!("ran longer than {limit:?}"));
                 Outcome::Failed(Failure { exit_code: ended.exit_code, signal: ended.signal, ..failure })
             }
+            Some(Why::Silent) => {
+                let limit = self.timeouts.heartbeat.unwrap_or_default().duration();
+                let failure =
+                    Failure::new(FailureKind::HeartbeatTimeout, format!("gave no sign of itself for {limit:?}"));
+                Outcome::Failed(Failure { exit_code: ended.exit_code, signal: ended.signal, ..failure })
+            }
             _ => Outcome::Cancelled,
         }
     }
@@ -416,13 +398,6 @@ fn by_itself(ended: &Ended) -> Outcome {
 
 fn lease_ran_out() -> Outcome {
     Outcome::Failed(Failure::new(FailureKind::WorkerLost, "stopped: the lease ran out"))
-}
-
-/// The reading end for us, and the writing end for the job.
-fn output_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    rustix::io::ioctl_fionbio(&reader, true)?;
-    Ok((reader, writer))
 }
 
 async fn readable(reports: Option<&pipe::Receiver>) {

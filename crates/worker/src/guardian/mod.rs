@@ -18,7 +18,7 @@ pub(crate) use command::GuardianProcess;
 pub use message::{Isolation, Limit, Mechanism};
 pub(crate) use socket::Socket;
 
-use crate::executor::boottime;
+use crate::executor::{SCRATCH, boottime};
 use cgroup::Groups;
 use message::{Control, INLINE, Init, Ready};
 use proc::Marks;
@@ -76,7 +76,7 @@ pub fn run(control: OwnedFd) -> io::Result<()> {
 }
 
 fn clear_former_life(groups: &Groups, init: &Init) {
-    let variable = format!("HODEI_PROGRESS={}/", init.scratch.display());
+    let variable = format!("{SCRATCH}={}/", init.scratch.display());
     let marks = Marks { group: None, variable, folder: init.scratch.clone() };
     let tracked = groups.isolation().mechanism != Mechanism::None;
     slot::kill_all(|| if tracked { groups.members() } else { proc::family_at_second_look(&marks) });

@@ -1,8 +1,9 @@
 //! Runs tasks and turns what their handlers do into events.
 
-use super::{Handler, Handlers, Task, TaskResult, task::Why};
+use super::{Done, Handler, Handlers, Task, TaskResult, task::Why};
 use crate::{
     chunks::Chunks,
+    end::{check_children, fatal},
     executor::{ExecutorEvent, Masks, boottime, wall},
 };
 use futures::future::FutureExt;
@@ -14,7 +15,6 @@ use hodei_core::{
     state::{Failure, FailureKind, Outcome},
     time::Elapsed,
 };
-use serde_json::Value;
 use std::{
     any::Any,
     future::Future,
@@ -56,6 +56,11 @@ impl Tasks {
             runtime.spawn(keep_lease(lease.subscribe(), Arc::clone(&running)));
         }
         Self { handlers, runtime, events, budget, running, lease, shutdown }
+    }
+
+    /// The process that does this task, if a command does.
+    pub(crate) fn as_process(&self, assignment: &Assignment, task_type: &str) -> Option<Assignment> {
+        self.handlers.command(task_type)?.process(assignment)
     }
 
     pub(crate) fn run(&self, assignment: Assignment, task_type: &str) {
@@ -140,11 +145,37 @@ async fn execute(handler: &Handler, task: Task, events: &mpsc::UnboundedSender<E
     _ = events.send(ExecutorEvent::Started { execution, at: started_at });
     let work = AssertUnwindSafe(async { handler(task.clone()).await }).catch_unwind();
     let (outcome, result) = supervise(work, &task).await;
+    let (data, mut children) = task.leavings();
+    let outcome = checked(outcome, &task, &mut children);
     let log_entries = task.close_log().await;
-    Finished { started_at: Some(started_at), log_entries, result, ..Finished::new(execution, outcome, wall()) }
+    let started_at = Some(started_at);
+    Finished { started_at, log_entries, result, data, children, ..Finished::new(execution, outcome, wall()) }
 }
 
-type Caught = Result<TaskResult, Box<dyn Any + Send>>;
+/// Children go with ends that are not failures, and what a failure says is masked as the log is.
+fn checked(outcome: Outcome, task: &Task, children: &mut Vec<Vec<u8>>) -> Outcome {
+    let text = |text: String| String::from_utf8_lossy(&task.masked(&text)).into_owned();
+    match outcome {
+        Outcome::Failed(failure) => {
+            children.clear();
+            let (message, detail) = (text(failure.message), text(failure.detail));
+            Outcome::Failed(Failure { message, detail, ..failure })
+        }
+        Outcome::Cancelled | Outcome::Released => {
+            children.clear();
+            outcome
+        }
+        other => match check_children(children) {
+            Ok(()) => other,
+            Err(problem) => {
+                children.clear();
+                Outcome::Failed(fatal(problem))
+            }
+        },
+    }
+}
+
+type Caught = Result<TaskResult<Done>, Box<dyn Any + Send>>;
 
 /// Lets the handler work until it ends, or until it must.
 async fn supervise(work: impl Future<Output = Caught>, task: &Task) -> (Outcome, Option<Vec<u8>>) {
@@ -161,6 +192,7 @@ async fn supervise(work: impl Future<Output = Caught>, task: &Task) -> (Outcome,
         ended = &mut work => return ended_by_itself(ended),
         why = task.stopped() => why,
         () = late => Why::Asked(StopReason::RunTimeout),
+        () = task.silent() => Why::Silent,
     };
     task.stop(why);
     let ended = select! {
@@ -171,15 +203,15 @@ async fn supervise(work: impl Future<Output = Caught>, task: &Task) -> (Outcome,
     };
     match (ended, why) {
         // It was done before it heard that it should stop.
-        (Some(Ok(Ok(result))), Why::Asked(StopReason::Cancelled)) => succeeded(&result),
+        (Some(Ok(Ok(result))), Why::Asked(StopReason::Cancelled)) => ended_well(result),
         (_, why) => (stopped_by(why, &timeouts), None),
     }
 }
 
 fn ended_by_itself(ended: Caught) -> (Outcome, Option<Vec<u8>>) {
     match ended {
-        Ok(Ok(result)) => succeeded(&result),
-        Ok(Err(error)) => (Outcome::Failed(Failure::new(FailureKind::Error, told(&*error))), None),
+        Ok(Ok(done)) => ended_well(done),
+        Ok(Err(error)) => (Outcome::Failed(error.into_failure()), None),
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
@@ -188,19 +220,23 @@ fn ended_by_itself(ended: Caught) -> (Outcome, Option<Vec<u8>>) {
     }
 }
 
-fn succeeded(result: &Value) -> (Outcome, Option<Vec<u8>>) {
+fn ended_well(done: Done) -> (Outcome, Option<Vec<u8>>) {
+    let (outcome, result) = done.into_outcome();
     let bytes = (!result.is_null()).then(|| result.to_string().into_bytes());
+    if bytes.as_ref().is_some_and(|bytes| !is_json(bytes)) {
+        let problem = "the handler's result is nested too deeply";
+        return (Outcome::Failed(Failure::new(FailureKind::Error, problem)), None);
+    }
     if bytes.as_ref().is_some_and(|bytes| bytes.len() > MAX_RESULT) {
         let problem = format!("the handler's result is larger than {MAX_RESULT} bytes");
         return (Outcome::Failed(Failure::new(FailureKind::Error, problem)), None);
     }
-    (Outcome::Succeeded, bytes)
+    (outcome, bytes)
 }
 
-/// An error with what led to it.
-fn told(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+/// As the server understands it, which does not follow every nesting.
+pub(super) fn is_json(text: &[u8]) -> bool {
+    serde_json::from_slice::<serde::de::IgnoredAny>(text).is_ok()
 }
 
 fn stopped_by(why: Why, timeouts: &Timeouts) -> Outcome {
@@ -210,6 +246,13 @@ fn stopped_by(why: Why, timeouts: &Timeouts) -> Outcome {
         Why::Asked(StopReason::RunTimeout) => {
             let limit = timeouts.run.unwrap_or_default().duration();
             Outcome::Failed(Failure::new(FailureKind::RunTimeout, format!("ran longer than {limit:?}")))
+        }
+        Why::Silent => {
+            let limit = timeouts.heartbeat.unwrap_or_default().duration();
+            Outcome::Failed(Failure::new(
+                FailureKind::HeartbeatTimeout,
+                format!("gave no sign of itself for {limit:?}"),
+            ))
         }
         Why::Asked(_) => Outcome::Cancelled,
     }

@@ -1,22 +1,33 @@
 //! A task as its handler sees it.
 
+use super::{TaskError, run::is_json};
 use crate::{
     chunks::Chunks,
-    executor::{ExecutorEvent, Masks, wall},
+    executor::{ExecutorEvent, Masks, data_of, wall},
 };
-use hodei_api::logs::{Entry, MAX_TEXT};
+use hodei_api::{
+    convert::MAX_RESULT,
+    logs::{Entry, MAX_TEXT},
+    v1,
+};
 use hodei_core::{
     id::{ExecutionId, JobId},
     job::Progress,
-    protocol::{Assignment, StopReason},
-    spec::{JobSpec, Timeouts, Work},
+    protocol::{Assignment, DependencyResult, StopReason},
+    spec::{Timeouts, Work},
 };
-use serde::de::DeserializeOwned;
-use std::sync::Arc;
+use prost::Message;
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    sync::{Arc, Mutex as SyncMutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 use tokio::{
     sync::{Mutex, mpsc, watch},
-    time::sleep_until,
+    time::{Instant, sleep_until},
 };
+
+const NULL: &[u8] = b"null";
 
 /// One attempt at a job. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -26,15 +37,50 @@ pub struct Task {
 
 #[derive(Debug)]
 struct Shared {
-    job: JobId,
-    execution: ExecutionId,
-    attempt: u32,
+    assignment: Assignment,
     task_type: Arc<str>,
-    spec: Arc<JobSpec>,
     masks: Option<Arc<Masks>>,
     events: mpsc::UnboundedSender<ExecutorEvent>,
     stop: watch::Sender<Option<Stop>>,
     log: Mutex<Chunks>,
+    said: SyncMutex<Said>,
+}
+
+/// What the handler has said so far.
+#[derive(Debug)]
+struct Said {
+    progress: Progress,
+    /// If it rewrote them.
+    data: Option<Vec<u8>>,
+    children: Vec<Vec<u8>>,
+    /// When it last gave a sign of itself.
+    sign: Instant,
+}
+
+/// A job that this one depended on.
+#[derive(Clone, Copy, Debug)]
+pub struct Dependency<'t>(&'t DependencyResult);
+
+impl Dependency<'_> {
+    pub fn id(&self) -> JobId {
+        self.0.job
+    }
+
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// What it left, or null: when it left nothing, did not succeed, or left too much to be sent along.
+    pub fn result<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_slice(self.0.result.as_deref().unwrap_or(NULL))
+    }
+}
+
+/// The tick of a schedule that a job was made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tick<'t> {
+    pub schedule: &'t str,
+    pub at: SystemTime,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +95,8 @@ pub(super) enum Why {
     Asked(StopReason),
     Lease,
     Shutdown,
+    /// It gave no sign of itself for too long.
+    Silent,
 }
 
 impl Why {
@@ -65,23 +113,24 @@ impl Task {
         events: mpsc::UnboundedSender<ExecutorEvent>,
         log: Chunks,
     ) -> Self {
-        let Assignment { job, execution, attempt, spec, .. } = assignment;
         let (stop, log) = (watch::Sender::new(None), Mutex::new(log));
-        Self { shared: Arc::new(Shared { job, execution, attempt, task_type, spec, masks, events, stop, log }) }
+        let said = Said { progress: Progress::default(), data: None, children: Vec::new(), sign: Instant::now() };
+        let said = SyncMutex::new(said);
+        Self { shared: Arc::new(Shared { assignment, task_type, masks, events, stop, log, said }) }
     }
 
     pub fn job_id(&self) -> JobId {
-        self.shared.job
+        self.shared.assignment.job
     }
 
     /// Different for each attempt: whatever outside Hodei must happen once can be keyed by the job, and fenced by this.
     pub fn execution_id(&self) -> ExecutionId {
-        self.shared.execution
+        self.shared.assignment.execution
     }
 
     /// Counts from 1.
     pub fn attempt(&self) -> u32 {
-        self.shared.attempt
+        self.shared.assignment.attempt
     }
 
     pub fn task_type(&self) -> &str {
@@ -90,7 +139,7 @@ impl Task {
 
     /// The payload as it was submitted: JSON.
     pub fn payload_bytes(&self) -> &[u8] {
-        match &self.shared.spec.work {
+        match &self.shared.assignment.spec.work {
             Work::Task { payload, .. } => payload,
             Work::Shell { .. } | Work::Script { .. } => &[],
         }
@@ -102,9 +151,71 @@ impl Task {
 
     /// A variable or secret of the job.
     pub fn variable(&self, name: &str) -> Option<&str> {
-        let spec = &self.shared.spec;
+        let spec = &self.shared.assignment.spec;
         let secret = || spec.secrets.get(name).map(|secret| secret.0.as_str());
         spec.environment.get(name).map(String::as_str).or_else(secret)
+    }
+
+    /// The job's data, as an earlier attempt or this one left them: JSON, null if there are none.
+    pub fn data_bytes(&self) -> Vec<u8> {
+        let said = self.said();
+        said.data.as_deref().or_else(|| data_of(&self.shared.assignment)).unwrap_or(NULL).to_vec()
+    }
+
+    pub fn data<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_slice(&self.data_bytes())
+    }
+
+    /// Rewrites the job's data. They stay over attempts, snoozes and blocks.
+    pub fn set_data(&self, data: &impl Serialize) -> Result<(), TaskError> {
+        let data = serde_json::to_vec(data)?;
+        if data.len() > MAX_RESULT {
+            return Err(TaskError::fatal(format!(
+                "the data are {} bytes; at most {MAX_RESULT} are allowed",
+                data.len()
+            )));
+        }
+        if !is_json(&data) {
+            return Err(TaskError::fatal("the data are nested too deeply"));
+        }
+        let progress = {
+            let mut said = self.said();
+            said.sign = Instant::now();
+            said.data = Some(data.clone());
+            said.progress.clone()
+        };
+        self.report(progress, Some(data));
+        Ok(())
+    }
+
+    /// What the job was resumed with after it was blocked: JSON, null if nothing resumed it.
+    pub fn input_bytes(&self) -> &[u8] {
+        self.shared.assignment.context.input.as_deref().unwrap_or(NULL)
+    }
+
+    pub fn input<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_slice(self.input_bytes())
+    }
+
+    /// The jobs that this one depended on, with what they left.
+    pub fn dependencies(&self) -> impl ExactSizeIterator<Item = Dependency<'_>> {
+        self.shared.assignment.context.dependencies.iter().map(Dependency)
+    }
+
+    /// The schedule that made the job, and for when.
+    pub fn tick(&self) -> Option<Tick<'_>> {
+        let (schedule, at) = self.shared.assignment.context.tick.as_ref()?;
+        let since = Duration::from_millis(u64::try_from(at.0).unwrap_or(0));
+        Some(Tick { schedule, at: UNIX_EPOCH + since })
+    }
+
+    /// A job to be enqueued with the end of this one, if that is not a failure.
+    pub fn enqueue(&self, child: impl Into<v1::JobSpec>) {
+        self.said().children.push(child.into().encode_to_vec());
+    }
+
+    pub(super) fn add_children(&self, children: Vec<Vec<u8>>) {
+        self.said().children.extend(children);
     }
 
     /// Tells how far it is, in percent.
@@ -112,8 +223,26 @@ impl Task {
         let basis_points = (percent.clamp(0.0, 100.0) * 100.0).round() as u16;
         let message = String::from_utf8_lossy(&self.masked(message)).into_owned();
         let progress = Progress { basis_points, message };
-        let execution = self.shared.execution;
-        _ = self.shared.events.send(ExecutorEvent::Progress { execution, progress, data: None });
+        {
+            let mut said = self.said();
+            said.sign = Instant::now();
+            said.progress = progress.clone();
+        }
+        self.report(progress, None);
+    }
+
+    /// Tells that it is still at work: a job may have a limit for the time without any sign of it.
+    pub fn heartbeat(&self) {
+        self.said().sign = Instant::now();
+    }
+
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.shared.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn report(&self, progress: Progress, data: Option<Vec<u8>>) {
+        let execution = self.execution_id();
+        _ = self.shared.events.send(ExecutorEvent::Progress { execution, progress, data });
     }
 
     /// Adds lines to the job's log. Waits while too much of it has not reached the server yet.
@@ -157,10 +286,32 @@ impl Task {
     }
 
     pub(super) fn timeouts(&self) -> Timeouts {
-        self.shared.spec.timeouts
+        self.shared.assignment.spec.timeouts
     }
 
-    fn masked(&self, text: &str) -> Vec<u8> {
+    pub(super) fn assignment(&self) -> &Assignment {
+        &self.shared.assignment
+    }
+
+    /// Ends when it has given no sign of itself for longer than it may.
+    pub(super) async fn silent(&self) {
+        let Some(limit) = self.timeouts().heartbeat else { return std::future::pending().await };
+        loop {
+            let until = self.said().sign + limit.duration();
+            if until <= Instant::now() {
+                return;
+            }
+            sleep_until(until).await;
+        }
+    }
+
+    /// The data if the handler rewrote them, and the jobs that it wants enqueued.
+    pub(super) fn leavings(&self) -> (Option<Vec<u8>>, Vec<Vec<u8>>) {
+        let mut said = self.said();
+        (said.data.take(), std::mem::take(&mut said.children))
+    }
+
+    pub(super) fn masked(&self, text: &str) -> Vec<u8> {
         match &self.shared.masks {
             Some(masks) => masks.apply(text.as_bytes()),
             None => text.as_bytes().to_vec(),
@@ -168,6 +319,7 @@ impl Task {
     }
 
     async fn print(&self, text: &str, stderr: bool) {
+        self.heartbeat();
         let (text, at_ms) = (self.masked(text), wall().0);
         let mut log = self.shared.log.lock().await;
         let waiting = log.due().is_some();

@@ -7,7 +7,14 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
 };
-use tokio::net::TcpListener;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{ServerConfig, pki_types::PrivateKeyDer},
+};
 
 /// A receiver on an address of this machine.
 struct Receiver {
@@ -168,6 +175,39 @@ async fn a_receiver_that_is_not_who_it_should_be_is_told_nothing() {
     let outcome = send(&poster(&["127.0.0.1"], &[]), format!("https://127.0.0.1:{}/", receiver.port)).await;
     assert!(matches!(outcome, Err(PostError::Tls(_))), "{outcome:?}");
     assert_eq!(receiver.calls(), 0);
+}
+
+#[tokio::test]
+async fn over_tls_only_the_one_who_was_asked_for_is_told() {
+    let certified = rcgen::generate_simple_self_signed(["name.test".to_owned()]).expect("a certificate");
+    let (certificate, key) = (certified.cert.der().clone(), certified.signing_key.serialize_der());
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.clone()], PrivateKeyDer::try_from(key).expect("a key"))
+        .expect("a configuration");
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("an address");
+    let port = listener.local_addr().expect("a port").port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n{}") && stream.read_buf(&mut request).await.is_ok_and(|read| read > 0) {}
+            _ = stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await;
+        }
+    });
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate).expect("a certificate");
+    let trusting_it = poster(&["127.0.0.1"], &["127.0.0.1"]);
+    assert!(trusting_it.tls.set(trusting(roots).expect("a connector")).is_ok());
+    let outcome = send(&trusting_it, format!("https://name.test:{port}/")).await;
+    assert!(matches!(outcome, Ok(204)), "{outcome:?}");
+    let outcome = send(&trusting_it, format!("https://other.test:{port}/")).await;
+    assert!(matches!(outcome, Err(PostError::Tls(_))), "{outcome:?}");
+    let outcome = send(&poster(&["127.0.0.1"], &["127.0.0.1"]), format!("https://name.test:{port}/")).await;
+    assert!(matches!(outcome, Err(PostError::Tls(_))), "{outcome:?}");
 }
 
 #[test]

@@ -1,0 +1,248 @@
+//! Tasks run by a subprocess that lives on: many tasks one after the other and beside each other, over its standard input
+//! and output.
+
+mod message;
+mod process;
+
+use super::{Done, Program, Task, TaskError, TaskResult, view::View};
+use crate::executor::{Executor, ServiceCommand};
+use hodei_core::time::Millis;
+use message::{ToProcess, frame};
+use process::{Greeting, Keeper, Shared};
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicU32},
+};
+use tokio::{
+    runtime::Handle,
+    select,
+    sync::{Mutex, mpsc, watch},
+    task::JoinHandle,
+};
+
+/// The module for Python, which every subprocess finds.
+const PYTHON: &str = include_str!("../../../../python/hodei_handler.py");
+/// What a task's side has not looked at yet may be so much; then its process waits.
+const SAID: usize = 256;
+
+/// A subprocess, and how many of it.
+#[derive(Clone, Debug)]
+pub struct Subprocess {
+    pub program: Program,
+    /// Absolute.
+    pub directory: PathBuf,
+    /// Beside what the worker itself has in its environment.
+    pub environment: BTreeMap<String, String>,
+    pub processes: u32,
+    /// Tasks at one time in each; zero for as many as the worker has slots for.
+    pub concurrency: u32,
+    pub heartbeat: Millis,
+}
+
+/// A task for a process.
+struct Request {
+    id: String,
+    frame: Vec<u8>,
+    said: mpsc::Sender<Said>,
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Request").field(&self.id).finish()
+    }
+}
+
+/// What comes back.
+enum Said {
+    /// A process has it, and takes orders.
+    Taken(mpsc::UnboundedSender<Order>),
+    Heartbeat,
+    Progress(f64, String),
+    Log(String, bool),
+    Data(Value),
+    Ended(Result<(Done, Vec<Vec<u8>>), TaskError>),
+}
+
+enum Order {
+    Cancel(String),
+    /// The job did not stop, so its process must.
+    Kill(String),
+}
+
+/// The processes of one handler.
+#[derive(Debug)]
+pub(super) struct Pool {
+    waiting: mpsc::UnboundedSender<Request>,
+    closing: watch::Sender<bool>,
+    keepers: Vec<JoinHandle<()>>,
+}
+
+impl Subprocess {
+    /// Starts the processes and waits until each has said which types it handles.
+    pub(super) async fn start(
+        &self,
+        name: &str,
+        executor: &Executor,
+        slots: u32,
+        runtime: &Handle,
+    ) -> Result<(Pool, BTreeSet<String>), String> {
+        let processes = self.processes.max(1);
+        let concurrency = if self.concurrency > 0 { self.concurrency } else { slots.div_ceil(processes) };
+        let (waiting, requests) = mpsc::unbounded_channel();
+        let (closing, closed) = watch::channel(false);
+        let shared = Arc::new(Shared {
+            name: name.to_owned(),
+            command: self
+                .command(&executor.scratch())
+                .map_err(|error| format!("its module cannot be written: {error}"))?,
+            heartbeat: self.heartbeat.duration(),
+            concurrency,
+            waiting: Mutex::new(requests),
+            up: AtomicU32::new(0),
+            closing: closed,
+        });
+        let (mut keepers, mut greetings) = (Vec::new(), Vec::new());
+        for _ in 0..processes {
+            let (greeted, greeting) = watch::channel(None);
+            let keeper = Keeper { shared: Arc::clone(&shared), slot: executor.service_slot(), greeted };
+            keepers.push(runtime.spawn(keeper.run()));
+            greetings.push(greeting);
+        }
+        let pool = Pool { waiting, closing, keepers };
+        match all_greeted(greetings).await {
+            Ok(types) => Ok((pool, types)),
+            Err(problem) => {
+                pool.close().await;
+                Err(problem)
+            }
+        }
+    }
+
+    /// It has the worker's environment, but for what is the worker's own business.
+    fn command(&self, scratch: &Path) -> io::Result<ServiceCommand> {
+        let modules = scratch.join("python");
+        std::fs::create_dir_all(&modules)?;
+        std::fs::write(modules.join("hodei_handler.py"), PYTHON)?;
+        let own = std::env::vars().filter(|(name, _)| !name.starts_with("HODEI_"));
+        let mut environment: BTreeMap<_, _> = own.chain(self.environment.clone()).collect();
+        let path = environment.entry("PYTHONPATH".to_owned()).or_default();
+        let after = if path.is_empty() { "" } else { ":" };
+        *path = format!("{}{after}{path}", modules.display());
+        Ok(ServiceCommand {
+            args: self.program.args(),
+            directory: self.directory.to_string_lossy().into_owned(),
+            environment,
+        })
+    }
+}
+
+async fn all_greeted(greetings: Vec<watch::Receiver<Option<Greeting>>>) -> Greeting {
+    let mut all: Option<BTreeSet<String>> = None;
+    for mut greeting in greetings {
+        let gone = |_| "it is gone".to_owned();
+        let types =
+            greeting.wait_for(Option::is_some).await.map_err(gone)?.clone().unwrap_or_else(|| Err(String::new()))?;
+        match &all {
+            Some(others) if *others != types => return Err("its processes handle different types".to_owned()),
+            _ => all = Some(types),
+        }
+    }
+    Ok(all.unwrap_or_default())
+}
+
+impl Pool {
+    pub(super) fn runner(&self) -> Runner {
+        Runner { waiting: self.waiting.clone() }
+    }
+
+    /// Tells the processes to end, and sees to it.
+    pub(super) async fn close(self) {
+        self.closing.send_replace(true);
+        for keeper in self.keepers {
+            _ = keeper.await;
+        }
+    }
+}
+
+/// Gives tasks to the processes.
+#[derive(Clone, Debug)]
+pub(super) struct Runner {
+    waiting: mpsc::UnboundedSender<Request>,
+}
+
+impl Runner {
+    pub(super) async fn run(self, task: Task) -> TaskResult<Done> {
+        let id = task.execution_id().to_string();
+        let (said, mut heard) = mpsc::channel(SAID);
+        let frame = job_frame(&task, &id).map_err(TaskError::fatal)?;
+        let gone = || TaskError::retry("the subprocess is gone");
+        self.waiting.send(Request { id: id.clone(), frame, said }).map_err(|_| gone())?;
+        let mut held: Option<Held> = None;
+        let mut told = false;
+        loop {
+            let said = select! {
+                said = heard.recv() => said.ok_or_else(gone)?,
+                () = task.stopping(), if !told => {
+                    told = true;
+                    match &held {
+                        Some(held) => held.cancel(),
+                        None => return Err("stopped before it began".into()),
+                    }
+                    continue;
+                }
+            };
+            match said {
+                Said::Taken(orders) => held = Some(Held { id: id.clone(), orders, done: false }),
+                Said::Heartbeat => task.heartbeat(),
+                Said::Progress(percent, message) => task.progress(percent, &message),
+                Said::Log(text, false) => task.log(&text).await,
+                Said::Log(text, true) => task.log_error(&text).await,
+                Said::Data(data) => task.set_data(&data)?,
+                Said::Ended(end) => {
+                    if let Some(held) = &mut held {
+                        held.done = true;
+                    }
+                    let (done, children) = end?;
+                    task.add_children(children);
+                    return Ok(done);
+                }
+            }
+        }
+    }
+}
+
+fn job_frame(task: &Task, id: &str) -> Result<Vec<u8>, String> {
+    let spec = &task.assignment().spec;
+    let plain = spec.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let secret = spec.secrets.iter().map(|(name, value)| (name.as_str(), value.0.as_str()));
+    frame(&ToProcess::Job {
+        id: id.to_owned(),
+        view: View::of(task),
+        environment: plain.chain(secret).collect(),
+        timeout_ms: spec.timeouts.run.map(|limit| limit.0),
+    })
+}
+
+/// A task that a process has. When nobody waits for it any more, it must not go on.
+struct Held {
+    id: String,
+    orders: mpsc::UnboundedSender<Order>,
+    done: bool,
+}
+
+impl Held {
+    fn cancel(&self) {
+        _ = self.orders.send(Order::Cancel(self.id.clone()));
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.done {
+            _ = self.orders.send(Order::Kill(std::mem::take(&mut self.id)));
+        }
+    }
+}
