@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::test::{cargo, complete};
 
@@ -34,6 +34,7 @@ pub fn in_tests(root: &Path, python: &[(&str, String)]) -> Result<()> {
     check.args(["--request-timeout", "20", "--generation-database", "none", "--no-color", "--workers", "2"]);
     check.args(["--suppress-health-check", "filter_too_much,too_slow"]).env("SCHEMATHESIS_HOOKS", "hooks");
     check.env("PYTHONPATH", sources(root)).env("PYTHONDONTWRITEBYTECODE", "1");
+    check.args(["--header", &format!("Authorization: Bearer {}", server.token(root)?)]);
     for stream in STREAMS {
         check.args(["--exclude-operation-id", stream]);
     }
@@ -63,6 +64,15 @@ impl Server {
         let mut server = Self { child, folder, http: String::new() };
         server.http = server.address()?;
         Ok(server)
+    }
+
+    /// An API token, made over the socket in the data folder.
+    fn token(&self, root: &Path) -> Result<String> {
+        let mut create = Command::new(root.join("target/debug/hodei"));
+        create.arg("--data").arg(self.folder.join("data")).args(["token", "create", "api", "--role", "admin"]);
+        let made = create.output().context("cannot run hodei")?;
+        ensure!(made.status.success(), "no token: {}", String::from_utf8_lossy(&made.stderr));
+        Ok(String::from_utf8_lossy(&made.stdout).trim().to_owned())
     }
 
     /// Where it says that it can be reached.
