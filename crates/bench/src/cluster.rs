@@ -4,9 +4,10 @@ use crate::processes;
 use anyhow::{Context, Result, bail};
 use hodei_api::channel::{self, ApiToken, Authorized};
 use hodei_api::v1::{
-    CreateWorkerTokenRequest, ListWorkersRequest, WorkerState,
+    CreateWorkerTokenRequest, ListWorkersRequest, Worker, WorkerState,
     job_execution_service_client::JobExecutionServiceClient as Jobs,
     log_stream_service_client::LogStreamServiceClient as Logs,
+    schedule_service_client::ScheduleServiceClient as Schedules,
     worker_admin_service_client::WorkerAdminServiceClient as Admin,
 };
 use std::{
@@ -208,16 +209,34 @@ impl Cluster {
     }
 
     pub async fn start_worker(&mut self, slots: u32) -> Result<()> {
+        self.start_worker_with(slots, &[]).await
+    }
+
+    pub fn stop_worker(&mut self) {
+        self.worker = None;
+    }
+
+    pub fn http(&self) -> &str {
+        &self.http
+    }
+
+    pub async fn schedules(&self) -> Result<Schedules<Authorized>> {
+        Ok(Schedules::new(self.channel().await?))
+    }
+
+    pub async fn start_worker_with(&mut self, slots: u32, args: &[&str]) -> Result<()> {
         let request = CreateWorkerTokenRequest::default();
         let token = Admin::new(self.channel().await?).create_worker_token(request).await?.into_inner();
         let mut process = self.command("worker");
         process.args(["worker", "run", "--server", &self.address(), "--token", &token.token]);
-        process.args(["--slots", &slots.to_string()]).arg("--data").arg(self.folder.path().join("worker"));
+        let folder = self.folder.path().join(format!("worker-{}", token.worker_id));
+        process.args(["--slots", &slots.to_string()]).args(args).arg("--data").arg(folder);
         self.worker = Some(Process(process.spawn().context("cannot start the worker")?));
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
             let workers = Admin::new(self.channel().await?).list_workers(ListWorkersRequest {}).await?;
-            if workers.into_inner().workers.iter().any(|w| w.state() == WorkerState::Ready) {
+            let ours = |w: &Worker| w.id == token.worker_id && w.state() == WorkerState::Ready;
+            if workers.into_inner().workers.iter().any(ours) {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -15,6 +15,7 @@ mod plot;
 mod processes;
 mod record;
 mod report;
+mod scheduler;
 mod tasks;
 mod workloads;
 
@@ -212,7 +213,7 @@ fn prepare(args: &Args, places: &Places, record: &mut Record) -> Vec<Turn<'stati
 
 fn workloads(args: &Args) -> Vec<Workload> {
     let mut workloads = Workload::COMPARED.to_vec();
-    workloads.push(Workload::Lines);
+    workloads.extend([Workload::Lines, Workload::Handlers, Workload::Rest, Workload::Graph, Workload::Schedules]);
     if args.backlog.is_some() {
         workloads.push(Workload::Backlog);
     }

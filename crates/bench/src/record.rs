@@ -24,6 +24,14 @@ pub enum Workload {
     Memory,
     /// Lines of logs that pass through.
     Lines,
+    /// No-op tasks through handlers outside the worker's process.
+    Handlers,
+    /// The calls of REST beside those of gRPC.
+    Rest,
+    /// Jobs that wait for each other, beside jobs that do not.
+    Graph,
+    /// Many schedules that have nothing to do.
+    Schedules,
     /// Memory and start-up with many pending jobs.
     Backlog,
     /// What grows with the number of jobs.
@@ -51,6 +59,10 @@ impl Workload {
             Workload::Start => "Idle latency to a process's main",
             Workload::Memory => "Memory at rest",
             Workload::Lines => "Log lines",
+            Workload::Handlers => "Drain of no-op tasks through handlers",
+            Workload::Rest => "Enqueue over REST",
+            Workload::Graph => "A graph of 100,000 jobs",
+            Workload::Schedules => "50,000 schedules",
             Workload::Backlog => "Backlog of pending jobs",
             Workload::Growth => "Growth",
         }
@@ -58,7 +70,7 @@ impl Workload {
 
     /// Whether a smaller first value is the better one.
     pub fn less_is_better(self) -> bool {
-        matches!(self, Workload::Latency | Workload::Start | Workload::Memory)
+        matches!(self, Workload::Latency | Workload::Start | Workload::Memory | Workload::Graph | Workload::Schedules)
     }
 
     /// The word for it on the command line.

@@ -5,7 +5,7 @@ use crate::{
     growth, limits, lines,
     processes::{family, mebibytes, shared_once},
     record::{Durability, Figure, System, Workload},
-    tasks,
+    scheduler, tasks,
 };
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
@@ -70,6 +70,15 @@ impl Hodei<'_> {
                 tasks::drain(&mut cluster, figure(&settings)).await?
             }
             Workload::Latency => tasks::latency(&mut cluster, figure("8 slots")).await?,
+            Workload::Handlers => {
+                let folder = tempfile::tempdir()?;
+                scheduler::handlers(&mut cluster, figure("256 slots"), folder.path()).await?
+            }
+            Workload::Rest => scheduler::rest(&mut cluster, figure("16 callers, a connection each")).await?,
+            Workload::Graph => {
+                scheduler::graph(&mut cluster, figure("fan-out and fan-in of 1,000; no-op tasks")).await?
+            }
+            Workload::Schedules => scheduler::schedules(&mut cluster, figure("due once a year")).await?,
             Workload::Lines => lines::follow(&mut cluster, figure("one job, one reader")).await?,
             Workload::Growth => growth::growth(self.program, self.kind, figure("")).await?,
         };
@@ -95,8 +104,8 @@ pub async fn enqueue(cluster: &Cluster, spec: &v1::JobSpec, count: usize) -> Res
 
 /// Waits until no job is unfinished.
 pub async fn until_done(cluster: &Cluster) -> Result<()> {
-    use v1::JobState::{Delayed, Pending, Running, Scheduled};
-    let states: Vec<i32> = [Delayed, Pending, Scheduled, Running].into_iter().map(Into::into).collect();
+    use v1::JobState::{Delayed, Pending, Running, Scheduled, Waiting};
+    let states: Vec<i32> = [Delayed, Pending, Scheduled, Running, Waiting].into_iter().map(Into::into).collect();
     let mut jobs = cluster.jobs().await?;
     loop {
         let request = v1::ListJobsRequest { states: states.clone(), page_size: 1, ..Default::default() };

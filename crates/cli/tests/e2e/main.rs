@@ -24,4 +24,5 @@ mod schedules;
 mod submit;
 mod tasks;
 mod webhooks;
+mod whole;
 mod workers;

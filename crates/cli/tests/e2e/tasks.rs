@@ -24,7 +24,7 @@ pub struct Running {
 }
 
 impl Running {
-    fn start(worker: Worker) -> Self {
+    pub fn start(worker: Worker) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let until = async move { _ = stopped.await };
         Self { stop: Some(stop), ended: tokio::spawn(worker.run_until(until)) }
@@ -42,7 +42,7 @@ impl Cluster {
         Running::start(self.sdk_worker(name).await.slots(64).handle("nothing", nothing))
     }
 
-    async fn sdk_worker(&self, name: &str) -> Worker {
+    pub async fn sdk_worker(&self, name: &str) -> Worker {
         let token = self.token("", 0).await.token;
         self.again(name).token(token)
     }

@@ -22,18 +22,18 @@ use tonic::Code;
 /// A Python that has the published library of Standard Webhooks.
 const PYTHON: &str = "HODEI_TEST_PYTHON";
 /// Tests receive on this machine.
-const LOCAL: &str = "[webhooks]\nallow = ['127.0.0.1']\n";
+pub const LOCAL: &str = "[webhooks]\nallow = ['127.0.0.1']\n";
 const OWN_SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// A message as it was received.
 #[derive(Clone, Debug)]
-struct Message {
+pub struct Message {
     headers: BTreeMap<String, String>,
     text: String,
 }
 
 impl Message {
-    fn id(&self) -> &str {
+    pub fn id(&self) -> &str {
         &self.headers["webhook-id"]
     }
 
@@ -41,7 +41,7 @@ impl Message {
         serde_json::from_str(&self.text).expect("JSON")
     }
 
-    fn job(&self) -> String {
+    pub fn job(&self) -> String {
         self.body()["data"]["job"].as_str().expect("an id").to_owned()
     }
 }
@@ -57,14 +57,14 @@ enum Reply {
 }
 
 /// Somebody who is told.
-struct Receiver {
+pub struct Receiver {
     port: u16,
     messages: Arc<Mutex<Vec<Message>>>,
     replies: Arc<Mutex<VecDeque<Reply>>>,
 }
 
 impl Receiver {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         Self::on("127.0.0.1").await
     }
 
@@ -87,11 +87,11 @@ impl Receiver {
         self
     }
 
-    fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}/hook", self.port)
     }
 
-    fn messages(&self) -> Vec<Message> {
+    pub fn messages(&self) -> Vec<Message> {
         self.messages.lock().expect("a lock").clone()
     }
 
