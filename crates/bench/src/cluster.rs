@@ -216,7 +216,7 @@ impl Cluster {
         self.worker = None;
     }
 
-    pub fn http(&self) -> &str {
+    pub fn http_address(&self) -> &str {
         &self.http
     }
 

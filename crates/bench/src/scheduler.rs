@@ -149,7 +149,7 @@ pub async fn schedules(cluster: &mut Cluster, figure: Figure) -> Result<Figure> 
 pub async fn rest(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
     cluster.start("server", &[]).await?;
     let client = reqwest::Client::builder().tcp_nodelay(true).build()?;
-    let url = format!("http://{}/api/v1/jobs", cluster.http());
+    let url = format!("http://{}/api/v1/jobs", cluster.http_address());
     let token = cluster.token().to_owned();
     let body = json!({ "shell": { "program": "/bin/true" } }).to_string();
     let single = rate(|| {

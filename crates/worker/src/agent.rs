@@ -319,6 +319,8 @@ impl Agent {
             ExecutorEvent::Progress { execution, progress, data } => self.state.progress(execution, progress, data),
             ExecutorEvent::Logs(chunk) => self.keep(Entry::Logs(chunk)),
             ExecutorEvent::Ended(finished) => {
+                // Its end says when it began, unless something that came before the end needs to be told first.
+                self.act();
                 self.starts.remove(&finished.execution);
                 if let Some(finished) = self.state.ended(finished) {
                     self.keep(Entry::Finished(finished));
