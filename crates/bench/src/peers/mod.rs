@@ -249,7 +249,13 @@ impl Peer {
             Workload::Process => session.drain(figure, "process", self.process).await,
             Workload::Latency | Workload::Start => session.latency(figure).await,
             Workload::Memory => session.memory(figure).await,
-            Workload::Lines | Workload::Backlog | Workload::Growth => bail!("no peer has this"),
+            Workload::Lines
+            | Workload::Handlers
+            | Workload::Rest
+            | Workload::Graph
+            | Workload::Schedules
+            | Workload::Backlog
+            | Workload::Growth => bail!("no peer has this"),
         }?;
         session.store.end().await?;
         Ok(figure)
