@@ -503,7 +503,7 @@ async fn a_schedule_fires_and_its_jobs_carry_their_ticks() {
     let range = json!({ "from": "2026-01-01T00:00:00Z", "to": "2026-01-04T00:00:00Z" });
     let filled = rest.post("/schedules/nightly/backfill", &range).await;
     assert_eq!((filled.status, filled.header("content-type")), (202, "application/x-ndjson"));
-    let last = filled.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).next_back().expect("a line");
+    let last = filled.body.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty()).expect("a line");
     let last: Value = serde_json::from_slice(last).expect("JSON");
     assert_eq!(last, json!({ "made": 3, "existed": 0, "total": 3 }));
     let page = rest.get("/schedules?limit=1").await.with(200);
