@@ -2,8 +2,9 @@
 
 use crate::{
     cluster::Cluster,
-    http::{Event, Http},
-    process::{numbers, until, until_true},
+    http::{Answer, Event, Http},
+    process::{Home, numbers, until, until_true},
+    webhooks::{LOCAL, Receiver},
 };
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -545,4 +546,82 @@ async fn the_document_and_its_page_are_served() {
     let page = String::from_utf8(page.body.to_vec()).expect("UTF-8");
     let outside = ["http://", "https://", "//cdn", "@import"];
     assert!(outside.iter().all(|word| !page.contains(word)), "nothing comes from outside");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_is_told_to_a_webhook_and_can_be_told_again() {
+    let home = Home::new();
+    let config = home.write("config.toml", LOCAL);
+    let cluster = Cluster::up(&["--config", &config.display().to_string()]).await;
+    let (rest, receiver) = (cluster.rest(), Receiver::start().await);
+    let id = rest.submit(&with(shell("echo 7 > $HODEI_RESULT"), json!({ "webhook": { "url": receiver.url() } }))).await;
+    let told = receiver.received(1).await;
+    let body = told[0].body();
+    assert_eq!((&body["type"], &body["data"]["job"]), (&json!("job.succeeded"), &json!(id)));
+    assert_eq!(body["data"]["result"], json!(7));
+    let delivered = until("the delivery is recorded", || async {
+        let page = rest.get(&format!("/webhooks/deliveries?job_id={id}")).await.with(200);
+        (page["items"][0]["state"] == "delivered").then(|| page["items"][0].clone())
+    })
+    .await;
+    let delivery = delivered["id"].as_str().expect("an id");
+    assert_eq!(delivery, told[0].id());
+    let again = rest.post(&format!("/webhooks/deliveries/{delivery}/redeliver"), &json!({})).await;
+    assert!(again.status < 300, "{again:?}");
+    let told = receiver.received(2).await;
+    assert_eq!(told[1].id(), delivery, "the same message has the same id");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_caller_needs_a_token_with_the_role_for_it() {
+    let cluster = Cluster::start().await;
+    let token = async |role: &str| {
+        let made = cluster.hodei(&["token", "create", "api", "--role", role, "--name", role]).await.ok();
+        made.text().trim().to_owned()
+    };
+    let caller = |token: &str| Http::new(&cluster.http, token);
+    let (viewer, submitter, operator) = (token("viewer").await, token("submitter").await, token("operator").await);
+    let job = shell("true");
+    let problem = |answer: Answer, status: u16| answer.problem(status).0["detail"].as_str().expect("words").to_owned();
+
+    // Nobody, and somebody with a wrong token, see nothing but health and the document.
+    for stranger in ["", "hodei_wrong"] {
+        for path in ["/jobs", "/events", "/queues", "/jobs/x/logs/stream", "/nowhere"] {
+            let answer = caller(stranger).get(path).await;
+            assert!(answer.status == 401 || (path == "/nowhere" && answer.status == 404), "{path}: {answer:?}");
+        }
+    }
+    for path in ["/health", "/live", "/ready", "/openapi.json", "/docs"] {
+        assert_eq!(caller("").get(path).await.status, 200, "{path}");
+    }
+    // Each role may do what is its own and what those below it may.
+    caller(&viewer).get("/jobs").await.with(200);
+    assert!(problem(caller(&viewer).post("/jobs", &job).await, 403).contains("submitter"));
+    let id = caller(&submitter).submit(&job).await;
+    assert!(problem(caller(&submitter).post("/queues/default/pause", &json!({})).await, 403).contains("operator"));
+    caller(&operator).post("/queues/default/pause", &json!({})).await.with(200);
+    let by = cluster.hodei(&["audit", "--json", "--actor", "submitter"]).await.ok();
+    assert!(by.text().contains(&id) && by.text().contains("jobs.submit"), "{by:?}");
+
+    // Guessing is slowed down; a right token still passes.
+    let guesses = async || {
+        for _ in 0..40 {
+            let answer = caller("hodei_guess").get("/jobs").await;
+            if answer.status == 429 {
+                return answer;
+            }
+        }
+        panic!("nobody minds that tokens are guessed")
+    };
+    let slowed = guesses().await;
+    assert!(slowed.header("retry-after").parse::<u32>().is_ok_and(|wait| wait > 0), "{slowed:?}");
+    slowed.problem(429);
+    caller(&viewer).get("/jobs").await.with(200);
+
+    // A token that is revoked is worth nothing, on open doors too.
+    let listed = cluster.hodei(&["token", "list", "--json"]).await.ok().json();
+    let of_viewer =
+        listed.as_array().expect("a list").iter().find(|token| token["name"] == "viewer").expect("it is there");
+    cluster.hodei(&["token", "revoke", of_viewer["id"].as_str().expect("an id")]).await.ok();
+    assert_ne!(caller(&viewer).get("/jobs").await.status, 200);
 }

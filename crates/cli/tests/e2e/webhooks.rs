@@ -37,7 +37,7 @@ impl Message {
         &self.headers["webhook-id"]
     }
 
-    fn body(&self) -> Value {
+    pub fn body(&self) -> Value {
         serde_json::from_str(&self.text).expect("JSON")
     }
 
@@ -95,7 +95,7 @@ impl Receiver {
         self.messages.lock().expect("a lock").clone()
     }
 
-    async fn received(&self, count: usize) -> Vec<Message> {
+    pub async fn received(&self, count: usize) -> Vec<Message> {
         let enough = || async { Some(self.messages()).filter(|messages| messages.len() >= count) };
         until(&format!("{count} messages were received"), enough).await
     }

@@ -29,6 +29,8 @@ const TAGS: [(&str, &str); 9] = [
     ("health", "For probes."),
 ];
 
+const PROBES: [&str; 3] = ["/health", "/live", "/ready"];
+
 /// The document, as it is served.
 pub fn written(mut document: OpenApi) -> Bytes {
     document.info =
@@ -41,7 +43,22 @@ pub fn written(mut document: OpenApi) -> Bytes {
     document.components.get_or_insert_default().schemas.extend(schemas);
     let mut document = serde_json::to_value(document).unwrap_or_default();
     refine(&mut document);
+    guard(&mut document);
     serde_json::to_vec(&document).unwrap_or_default().into()
+}
+
+/// All but the probes ask for a token.
+fn guard(document: &mut Value) {
+    document["components"]["securitySchemes"]["token"] = json!({
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API token, from `hodei token create api`."
+    });
+    let paths = document["paths"].as_object_mut().into_iter().flatten();
+    let guarded = paths.filter(|(path, _)| !PROBES.iter().any(|probe| path.ends_with(probe)));
+    for operation in guarded.filter_map(|(_, item)| item.as_object_mut()).flat_map(|item| item.values_mut()) {
+        operation["security"] = json!([{ "token": [] }]);
+    }
 }
 
 /// What the types cannot say: a job that is submitted runs one thing, and a batch has at least one job.
