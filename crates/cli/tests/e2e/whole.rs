@@ -69,6 +69,11 @@ async fn run(crashes: usize) -> BTreeMap<String, JobState> {
         cluster.crash_server().await;
     }
     until("all have ended", || async { (finished(&cluster).await >= JOBS).then_some(()) }).await;
+    until("the schedule fired", || async {
+        let clock = cluster.hodei(&["schedule", "get", "clock", "--json"]).await.ok().json();
+        clock["runs"].as_u64().filter(|runs| *runs >= 3)
+    })
+    .await;
     cluster.hodei(&["schedule", "disable", "clock"]).await.ok();
 
     let told = until("all ends are told", || async {
