@@ -332,18 +332,20 @@ def hang(job):
     if job.attempt > 1:
         return "survived"
     os.kill(os.getpid(), signal.SIGSTOP)
+    # Whoever lets it go on before it is killed gets no answer, either.
+    time.sleep(60)
 
 @handler("pid")
 def pid(job):
     return os.getpid()
 "#;
     cluster.home.write("handlers.py", format!("{PROLOGUE}\n{program}\nrun()\n"));
-    let config = "[[handler]]\ntype = '*'\nsubprocess = ['python3', 'handlers.py']\nheartbeat = '200ms'\n";
+    let config = "[[handler]]\ntype = '*'\nsubprocess = ['python3', 'handlers.py']\nheartbeat = '500ms'\n";
     let config = cluster.home.write("worker.toml", config);
     let mut worker = cluster.worker("python", &["--config", config.to_str().expect("UTF-8")]).await;
     let job = cluster.ended(&cluster.queue(runs(task("hang", &json!(null)), 2)).await).await;
     assert_eq!(job.state(), JobState::Succeeded, "{job:?}");
-    assert_eq!(job.executions[0].error, "subprocess killed: no heartbeat for 600ms");
+    assert_eq!(job.executions[0].error, "subprocess killed: no heartbeat for 1.5s");
 
     let job = cluster.ended(&cluster.queue(task("pid", &json!(null))).await).await;
     let folder = format!("/proc/{}", parsed(&job.result));
