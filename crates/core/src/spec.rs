@@ -247,8 +247,12 @@ fn readable(mut text: String) -> String {
 const NAME_BYTES: usize = 256;
 const DESCRIPTION_BYTES: usize = 4096;
 const MAX_TAGS: usize = 32;
+/// They stay in memory for as long as their job is not finished.
+const TAG_BYTES: usize = 64;
 const MAX_DEPENDENCIES: usize = 10_000;
 const URL_BYTES: usize = 2048;
+/// Standard Webhooks has secrets of up to 64 bytes, in base64.
+const HOOK_SECRET_BYTES: usize = 100;
 const MAX_ATTEMPTS: u32 = 10_000;
 /// A process has no more; the list stays in memory for as long as its job is not finished.
 const MAX_FATAL_CODES: usize = 256;
@@ -331,7 +335,13 @@ impl JobSpec {
         if self.tags.len() > MAX_TAGS {
             return Err(Invalid::new("tags", format!("there are {}; at most {MAX_TAGS} are allowed", self.tags.len())));
         }
-        self.tags.iter().enumerate().try_for_each(|(i, tag)| label(&format!("tags[{i}]"), tag))?;
+        for (i, tag) in self.tags.iter().enumerate() {
+            let field = format!("tags[{i}]");
+            label(&field, tag)?;
+            if tag.len() > TAG_BYTES {
+                return Err(Invalid::new(field, format!("must be at most {TAG_BYTES} bytes long")));
+            }
+        }
         if self.depends_on.len() > MAX_DEPENDENCIES {
             let problem = format!("there are {}; at most {MAX_DEPENDENCIES} are allowed", self.depends_on.len());
             return Err(Invalid::new("depends_on", problem));
@@ -406,7 +416,7 @@ impl Webhook {
             return Err(Invalid::new("webhook.url", "must be an address such as https://example.com/hook"));
         }
         match &self.secret {
-            Some(secret) if !secret.0.starts_with("whsec_") => {
+            Some(secret) if !secret.0.starts_with("whsec_") || secret.0.len() > HOOK_SECRET_BYTES => {
                 Err(Invalid::new("webhook.secret", "must be whsec_ followed by the secret in base64"))
             }
             _ => Ok(()),

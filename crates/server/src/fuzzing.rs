@@ -2,6 +2,7 @@
 
 use crate::{
     calls::{log_position, log_token, page_size, page_token},
+    events::EventId,
     secrets,
 };
 use hodei_core::spec::Invalid;
@@ -18,6 +19,13 @@ pub fn log_page(size: i32, token: &str) -> Result<(), Invalid> {
     let position = log_position(token)?;
     let again = log_position(&log_token(position));
     assert_eq!(again, Ok(position), "a token leads to where it came from");
+    Ok(())
+}
+
+/// The id of an event.
+pub fn event(text: &str) -> Result<(), Invalid> {
+    let id: EventId = text.parse()?;
+    assert_eq!(id.to_string().parse(), Ok(id), "an id leads to where it came from");
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use crate::{
 use bytes::Bytes;
 use hodei_api::{convert, v1, wire};
 use hodei_core::{
-    id::JobId,
+    id::{JobId, ScheduleId},
     job::Job,
     spec::{Invalid, JobSpec, Limits},
     state::State,
@@ -132,9 +132,78 @@ fn take(input: &str, body: &[u8]) -> Result<(), String> {
             ok(convert::job_id(&request.job_id).map(drop))?;
             ok(hodei_server::fuzzing::log_page(request.page_size, &request.page_token))
         }
+        "CancelJobsRequest" => {
+            let filter = decode::<v1::CancelJobsRequest>(body)?.filter.unwrap_or_default();
+            ok(filter.states.iter().try_for_each(|state| convert::state_from_wire(*state).map(drop)))
+        }
+        "ResumeJobRequest" => ok(convert::job_id(&decode::<v1::ResumeJobRequest>(body)?.job_id).map(drop)),
+        "CreateScheduleRequest" => schedule(&decode::<v1::CreateScheduleRequest>(body)?.spec.unwrap_or_default()),
+        "UpdateScheduleRequest" => schedule(&decode::<v1::UpdateScheduleRequest>(body)?.spec.unwrap_or_default()),
+        "PreviewScheduleRequest" => schedule(&decode::<v1::PreviewScheduleRequest>(body)?.spec.unwrap_or_default()),
+        "GetScheduleRequest" => decode::<v1::GetScheduleRequest>(body).map(drop),
+        "ListSchedulesRequest" => decode::<v1::ListSchedulesRequest>(body).map(drop),
+        "DeleteScheduleRequest" => decode::<v1::DeleteScheduleRequest>(body).map(drop),
+        "EnableScheduleRequest" => decode::<v1::EnableScheduleRequest>(body).map(drop),
+        "DisableScheduleRequest" => decode::<v1::DisableScheduleRequest>(body).map(drop),
+        "TriggerScheduleRequest" => decode::<v1::TriggerScheduleRequest>(body).map(drop),
+        "BackfillScheduleRequest" => decode::<v1::BackfillScheduleRequest>(body).map(drop),
+        "ListQueuesRequest" => decode::<v1::ListQueuesRequest>(body).map(drop),
+        "GetQueueRequest" => decode::<v1::GetQueueRequest>(body).map(drop),
+        "PauseQueueRequest" => decode::<v1::PauseQueueRequest>(body).map(drop),
+        "ResumeQueueRequest" => decode::<v1::ResumeQueueRequest>(body).map(drop),
+        "ConfigureQueueRequest" => {
+            let settings = decode::<v1::ConfigureQueueRequest>(body)?.settings.unwrap_or_default();
+            ok(convert::settings_from_wire(settings).map(drop))
+        }
+        "ListDeadLettersRequest" => {
+            let request: v1::ListDeadLettersRequest = decode(body)?;
+            ok(letters(&request.filter.unwrap_or_default()))?;
+            let place = convert::letter_place(&request.page_token).map_err(|bad| bad.to_string())?;
+            assert_eq!(convert::letter_place(&convert::letter_token(place)), Ok(place));
+            Ok(())
+        }
+        "GetDeadLetterRequest" => ok(convert::job_id(&decode::<v1::GetDeadLetterRequest>(body)?.job_id).map(drop)),
+        "GetDeadLetterStatsRequest" => decode::<v1::GetDeadLetterStatsRequest>(body).map(drop),
+        "ReplayDeadLettersRequest" => {
+            ok(letters(&decode::<v1::ReplayDeadLettersRequest>(body)?.filter.unwrap_or_default()))
+        }
+        "DiscardDeadLettersRequest" => {
+            ok(letters(&decode::<v1::DiscardDeadLettersRequest>(body)?.filter.unwrap_or_default()))
+        }
+        "StreamEventsRequest" => ok(hodei_server::fuzzing::event(&decode::<v1::StreamEventsRequest>(body)?.after)),
+        "CreateApiTokenRequest" => {
+            let request: v1::CreateApiTokenRequest = decode(body)?;
+            ok(convert::optional_length("ttl_ms", request.ttl_ms).map(drop))?;
+            ok(convert::role_from_wire(request.role).map(drop))
+        }
+        "ListApiTokensRequest" => decode::<v1::ListApiTokensRequest>(body).map(drop),
+        "RevokeApiTokenRequest" => decode::<v1::RevokeApiTokenRequest>(body).map(drop),
+        "ListAuditRequest" => decode::<v1::ListAuditRequest>(body).map(drop),
+        "ListDeliveriesRequest" => {
+            ok(convert::delivery_state(decode::<v1::ListDeliveriesRequest>(body)?.state).map(drop))
+        }
+        "RedeliverRequest" => {
+            ok(convert::delivery_id("delivery_id", &decode::<v1::RedeliverRequest>(body)?.delivery_id).map(drop))
+        }
         // A method that is added must be added here, too.
         other => panic!("no way to try {other}"),
     }
+}
+
+/// Whatever is taken for a schedule has a next tick or none, found in bounded time.
+fn schedule(spec: &v1::ScheduleSpec) -> Result<(), String> {
+    convert::schedule_from_wire(ScheduleId::NIL, spec).map(drop).map_err(|bad| bad.to_string())
+}
+
+fn letters(filter: &v1::DeadLetterFilter) -> Result<(), Invalid> {
+    if !filter.failure_kind.is_empty() {
+        convert::failure_kind(&filter.failure_kind)?;
+    }
+    if !filter.fingerprint.is_empty() {
+        let print = convert::fingerprint_from_wire(&filter.fingerprint)?;
+        assert_eq!(convert::fingerprint_from_wire(&convert::fingerprint_to_wire(print)), Ok(print));
+    }
+    Ok(())
 }
 
 fn decode<M: Message + Default>(body: &[u8]) -> Result<M, String> {

@@ -46,8 +46,10 @@ impl Target for Configuration {
         let mut text = String::new();
         for line in DEFAULTS.lines().filter(|line| !line.starts_with('#')) {
             match line.split_once(" = ") {
-                _ if rng.once_in(3) => {}
-                Some((name, _)) if rng.once_in(8) => {
+                Some(_) if rng.once_in(3) => {}
+                // Few of the many, so that some of what is made is good.
+                None if rng.once_in(40) => {}
+                Some((name, _)) if rng.once_in(20) => {
                     let value = rng.pick(&VALUES).unwrap_or(&"");
                     text.push_str(&format!("{name} = {value}\n"));
                 }
