@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::Cluster,
-    process::{Home, until},
+    process::{Home, PATIENCE, until},
     webhooks::{LOCAL, Receiver},
 };
 use hodei_api::v1::{self, JobState, OnDependencyFailure};
@@ -68,7 +68,16 @@ async fn run(crashes: usize) -> BTreeMap<String, JobState> {
         .await;
         cluster.crash_server().await;
     }
-    until("all have ended", || async { (finished(&cluster).await >= JOBS).then_some(()) }).await;
+    let began = Instant::now();
+    while finished(&cluster).await < JOBS {
+        if began.elapsed() > PATIENCE {
+            let open = cluster.list().await.into_iter().filter(|job| job.finished_at_ms == 0);
+            let open: Vec<String> = open.map(|job| format!("{} {:?}", job.id, job.state())).collect();
+            let last = cluster.hodei(&["queue", "get", "default", "--json"]).await;
+            panic!("these never ended: {open:?}, {last:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     until("the schedule fired", || async {
         let clock = cluster.hodei(&["schedule", "get", "clock", "--json"]).await.ok().json();
         clock["runs"].as_u64().filter(|runs| *runs >= 3)

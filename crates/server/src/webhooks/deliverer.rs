@@ -4,10 +4,6 @@
 use super::{Key, Settings, lines::Lines, message, post::Poster, settle};
 use crate::{calls::Problem, clock, engine::Engine};
 use bytes::Bytes;
-use futures::{
-    future::{BoxFuture, FutureExt},
-    stream::{FuturesUnordered, StreamExt},
-};
 use hodei_core::{
     id::DeliveryId,
     time::{Millis, Time},
@@ -19,7 +15,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::{sync::oneshot, time::sleep};
+use tokio::{sync::oneshot, task::JoinSet, time::sleep};
 use uuid::Uuid;
 
 /// Deliveries that are read at one time, besides those that are held already.
@@ -48,7 +44,8 @@ struct Deliverer {
     engine: Engine,
     sending: Arc<Sending>,
     lines: Lines<Done>,
-    flying: FuturesUnordered<BoxFuture<'static, Delivery>>,
+    /// Each a task of its own: one that waits for its turn to read must get it, whatever this one waits for.
+    flying: JoinSet<Delivery>,
     looked: Instant,
     look_at: Instant,
 }
@@ -66,7 +63,7 @@ pub async fn run(engine: Engine) {
     let mut deliverer = Deliverer {
         sending: Arc::new(Sending { engine: engine.clone(), poster }),
         lines: Lines::default(),
-        flying: FuturesUnordered::new(),
+        flying: JoinSet::new(),
         looked: Instant::now(),
         look_at: Instant::now(),
         engine: engine.clone(),
@@ -75,7 +72,7 @@ pub async fn run(engine: Engine) {
         deliverer.look().await;
         deliverer.send();
         tokio::select! {
-            Some(delivery) = deliverer.flying.next() => deliverer.landed(delivery).await,
+            Some(Ok(delivery)) = deliverer.flying.join_next() => deliverer.landed(delivery).await,
             () = engine.shared().outbox.notified() => deliverer.woken().await,
             () = tokio::time::sleep_until(deliverer.look_at.into()) => {}
         }
@@ -129,7 +126,7 @@ impl Deliverer {
     fn send(&mut self) {
         while let Some(delivery) = self.lines.next() {
             let sending = Arc::clone(&self.sending);
-            self.flying.push(async move { sending.deliver(delivery).await }.boxed());
+            self.flying.spawn(async move { sending.deliver(delivery).await });
         }
     }
 
