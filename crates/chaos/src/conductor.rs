@@ -144,6 +144,7 @@ impl Cast {
         };
         let log = |name: &str| folder.join(format!("{name}.log"));
         let server = Daemon::start("the server", log("server"), "hodei is up", faults.clone(), Box::new(build)).await?;
+        server.up(PATIENCE).await?;
         let api_token = api_token(&hodei(&args.hodei, folder), &folder.join("server"))?;
         let (mut workers, mut links) = (Vec::new(), Vec::new());
         for n in 0..WORKERS {
@@ -356,12 +357,6 @@ fn admin(address: SocketAddr, api_token: &str) -> Result<Admin<Authorized>> {
 }
 
 async fn token(address: SocketAddr, api_token: &str) -> Result<String> {
-    let began = Instant::now();
-    loop {
-        match admin(address, api_token)?.create_worker_token(v1::CreateWorkerTokenRequest::default()).await {
-            Ok(answer) => return Ok(answer.into_inner().token),
-            Err(status) => ensure!(began.elapsed() < PATIENCE, "the server does not come up: {status}"),
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let request = v1::CreateWorkerTokenRequest::default();
+    Ok(admin(address, api_token)?.create_worker_token(request).await?.into_inner().token)
 }

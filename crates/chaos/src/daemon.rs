@@ -1,14 +1,14 @@
 //! A process that should run, is harmed on purpose, and is started again when it ended by itself.
 
 use crate::{clock, journal::FaultLog};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs::{self, OpenOptions},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     process::Child,
@@ -53,6 +53,16 @@ impl Daemon {
         daemon.lock().await.spawn()?;
         tokio::spawn(daemon.clone().look_after(faults));
         Ok(daemon)
+    }
+
+    /// Waits until it can be used.
+    pub async fn up(&self, patience: Duration) -> Result<()> {
+        let began = Instant::now();
+        while !self.lock().await.was_up() {
+            ensure!(began.elapsed() < patience, "{} does not come up", self.name);
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
     }
 
     async fn lock(&self) -> MutexGuard<'_, Inner> {
