@@ -8,6 +8,7 @@ mod load;
 use crate::{
     access::{self, Access},
     clock,
+    context::Ended,
     dispatch::{self, Links, Parcel, Parcels, Payloads},
     events::Events,
     logs::Logs,
@@ -168,13 +169,16 @@ impl Engine {
         });
         let (parcels, waiting) = mpsc::unbounded_channel();
         let payloads = Arc::new(Mutex::new(Payloads::default()));
-        let dispatcher = tokio::spawn(dispatch::run(store, Arc::clone(&shared.links), Arc::clone(&payloads), waiting));
+        let ended = Arc::new(Mutex::new(Ended::default()));
+        let (links, cached, left) = (Arc::clone(&shared.links), Arc::clone(&payloads), Arc::clone(&ended));
+        let dispatcher = tokio::spawn(dispatch::run(store, links, cached, left, waiting));
         let turning = Loop {
             brain,
             shared: Arc::clone(&shared),
             messages,
             parcels,
             payloads,
+            ended,
             callers: HashMap::new(),
             log_next: IdMap::default(),
             logs: Vec::new(),
@@ -332,6 +336,7 @@ struct Loop {
     messages: mpsc::UnboundedReceiver<Message>,
     parcels: mpsc::UnboundedSender<Parcels>,
     payloads: Arc<Mutex<Payloads>>,
+    ended: Arc<Mutex<Ended>>,
     callers: HashMap<Caller, Waiting>,
     /// The number of the next log entry of every execution that has printed.
     log_next: IdMap<ExecutionId, u64>,
@@ -647,6 +652,9 @@ impl Loop {
         keeping.into_iter().for_each(|kept| _ = kept.send(()));
         self.note_sessions(batch);
         self.forget_ended(batch);
+        let mut ended = lock(&self.ended);
+        batch.jobs.iter().for_each(|write| ended.note(write));
+        drop(ended);
         self.release(effects, acks);
     }
 
@@ -699,10 +707,11 @@ impl Loop {
                 Effect::ReadDue { after, limit } => self.read(move |store| {
                     async move { Ok(Input::Due { limit, jobs: store.due(after, limit).await? }) }.boxed()
                 }),
-                Effect::ReadDependents { job, after, limit } => self.read(move |store| {
+                Effect::ReadDependents { of, each } => self.read(move |store| {
+                    let of = of.clone();
                     async move {
-                        let jobs = store.dependents(job, after, limit).await?;
-                        Ok(Input::Dependents { job, after, limit, jobs })
+                        let jobs = store.dependents(of.clone(), each).await?;
+                        Ok(Input::Dependents { of, each, jobs })
                     }
                     .boxed()
                 }),

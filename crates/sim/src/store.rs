@@ -1,7 +1,7 @@
 //! What `hodei-store` keeps, with the reads that the loop asks for, in memory.
 
 use hodei_core::{
-    brain::{Batch, BatchId, Kept, Loaded, Placement},
+    brain::{Batch, BatchId, Kept, Loaded, Placement, Settling},
     id::{ExecutionId, JobId, WorkerId},
     job::{ClassId, Job},
     protocol::LogChunk,
@@ -158,8 +158,9 @@ impl Store {
         loaded
     }
 
-    pub fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Vec<Job> {
-        self.kept.dependents(job, after, limit).iter().map(|id| self.jobs[id].clone()).collect()
+    pub fn dependents(&self, of: &[Settling], each: usize) -> Vec<(JobId, Job)> {
+        let edges = self.kept.dependents(of, each);
+        edges.iter().map(|edge| (edge.dependency, self.jobs[&edge.dependent].clone())).collect()
     }
 
     pub fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Vec<Job> {

@@ -106,11 +106,15 @@ impl Kept {
         }
     }
 
-    /// Jobs that depend on this one, in the order of their ids.
-    pub fn dependents(&self, dependency: JobId, after: Option<JobId>, limit: usize) -> Vec<JobId> {
-        let first = Edge { dependency, dependent: after.unwrap_or(JobId(Uuid::nil())) };
-        let of_it = self.edges.range(first..).take_while(|edge| edge.dependency == dependency);
-        of_it.map(|edge| edge.dependent).filter(|dependent| Some(*dependent) > after).take(limit).collect()
+    /// Those that depend on these jobs, in the order of their ids, so many of each.
+    pub fn dependents(&self, of: &[Settling], each: usize) -> Vec<Edge> {
+        of.iter().flat_map(|mark| self.dependents_of(*mark).take(each)).collect()
+    }
+
+    fn dependents_of(&self, mark: Settling) -> impl Iterator<Item = Edge> {
+        let first = Edge { dependency: mark.job, dependent: mark.told.unwrap_or(JobId(Uuid::nil())) };
+        let of_it = self.edges.range(first..).take_while(move |edge| edge.dependency == mark.job);
+        of_it.filter(move |edge| Some(edge.dependent) > mark.told).copied()
     }
 
     pub fn taken(&self, keys: &[Arc<str>]) -> HashMap<Arc<str>, JobId> {

@@ -604,8 +604,9 @@ impl World {
                 }
                 Input::Due { limit, jobs }
             }
-            Effect::ReadDependents { job, after, limit } => {
-                Input::Dependents { job, after, limit, jobs: self.store.dependents(job, after, limit) }
+            Effect::ReadDependents { of, each } => {
+                let jobs = self.store.dependents(&of, each);
+                Input::Dependents { of, each, jobs }
             }
             _ => return,
         };

@@ -22,8 +22,10 @@ fn edge(dependency: u64, dependent: u64) -> Edge {
 }
 
 async fn dependents(store: &Arc<dyn Store>, job: u64, after: Option<u64>, limit: usize) -> Vec<JobId> {
-    let found = store.dependents(job_id(job), after.map(job_id), limit).await.expect("dependents");
-    found.into_iter().map(|job| job.id).collect()
+    let of = Settling { job: job_id(job), told: after.map(job_id) };
+    let found = store.dependents(vec![of], limit).await.expect("dependents");
+    assert!(found.iter().all(|(dependency, _)| *dependency == of.job));
+    found.into_iter().map(|(_, job)| job.id).collect()
 }
 
 pub async fn links_come_and_go(store: Arc<dyn Store>) {
@@ -44,7 +46,10 @@ pub async fn links_come_and_go(store: Arc<dyn Store>) {
     assert_eq!(dependents(&store, 1, Some(5), 9).await, []);
     assert_eq!(dependents(&store, 2, None, 9).await, [job_id(3)]);
     assert_eq!(dependents(&store, 3, None, 9).await, []);
-    assert_eq!(store.dependents(job_id(2), None, 9).await.expect("dependents"), [pending(3)]);
+    let of = vec![mark(2, None), mark(3, None), mark(1, Some(3))];
+    let mut found = store.dependents(of, 1).await.expect("dependents");
+    found.sort_by_key(|(dependency, _)| *dependency);
+    assert_eq!(found, [(job_id(1), pending(4)), (job_id(2), pending(3))]);
     assert_eq!(store.settling().await.expect("settling"), [mark(1, Some(3)), mark(2, None)]);
     let mut keys = store.keys(["ü", "a", "b", "a\0"].map(Arc::from).to_vec()).await.expect("keys");
     keys.sort();
@@ -485,7 +490,10 @@ pub async fn forgotten_jobs_leave_nothing(store: Arc<dyn Store>) {
     leader.commit_aside(Aside { deliveries: vec![late], ..Aside::default() }).await;
     assert_eq!(traces(&store, 1).await, Vec::<&str>::new());
     leader.commit(Batch { keys: vec![("key 1".into(), job_id(1))], ..jobs_batch([new(pending(1))]) }, vec![]).await;
-    assert_eq!(traces(&store, 1).await, ["row", "payload", "key"]);
+    // An edge goes with the job that is waited for; nobody is given the id of a forgotten one.
+    assert_eq!(traces(&store, 1).await, ["row", "payload", "dependency", "key"]);
+    leader.commit(Batch { forgotten: vec![job_id(21)], ..Batch::default() }, vec![]).await;
+    assert_eq!(dependents(&store, 21, None, 9).await, []);
 }
 
 const NOON: i64 = 1_800_000_000_000;

@@ -142,8 +142,8 @@ impl Store for Postgres {
         self.read(move |client| pages::list(client, filter, before, limit))
     }
 
-    fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>> {
-        self.read(move |client| read::dependents(client, job, after, limit))
+    fn dependents(&self, of: Vec<Settling>, each: usize) -> Answer<'_, Vec<(JobId, Job)>> {
+        self.read(move |client| read::dependents(client, of, each))
     }
 
     fn settling(&self) -> Answer<'_, Vec<Settling>> {

@@ -247,7 +247,7 @@ fn statements() -> Vec<(&'static str, String, Vec<&'static str>)> {
         (read::LANES, String::new(), vec!["jobs_ready"]),
         (read::READY, "(1, 1::smallint, 1, 10)".into(), vec!["jobs_ready"]),
         (read::DUE, format!("(1, {ID}, 10)"), vec!["jobs_due"]),
-        (read::DEPENDENTS, format!("({ID}, {ID}, 10)"), vec!["edges_pkey", "jobs_pkey"]),
+        (read::DEPENDENTS, format!("({IDS}, {IDS}, 10)"), vec!["edges_pkey", "jobs_pkey"]),
         (pages::EACH_JOB, format!("{jobs})"), vec!["jobs_pkey"]),
         (pages::OF_STATE, format!("{jobs}, 1::smallint)"), vec!["jobs_state"]),
         (pages::OF_QUEUE, format!("{jobs})"), vec!["jobs_queue"]),
@@ -281,7 +281,6 @@ fn statements() -> Vec<(&'static str, String, Vec<&'static str>)> {
         ),
         (write("forget"), format!("({IDS})"), vec!["settling_pkey", "idempotency_keys_job", "deliveries_job"]),
         (write("forget_dependents"), format!("({IDS})"), vec!["edges_pkey"]),
-        (write("forget_dependencies"), format!("({IDS})"), vec!["edges_dependent"]),
     ]
 }
 

@@ -190,14 +190,17 @@ pub fn data(connection: &Connection, ids: &[JobId]) -> Result<Vec<JobData>, Stor
     Ok(found)
 }
 
-pub fn dependents(
-    connection: &Connection,
-    job: JobId,
-    after: Option<JobId>,
-    limit: usize,
-) -> Result<Vec<Job>, StoreError> {
-    let after = after.unwrap_or(JobId::NIL);
-    records(connection, DEPENDENTS, (job.as_bytes(), after.as_bytes(), signed(limit as u64)))
+pub fn dependents(connection: &Connection, of: &[Settling], each: usize) -> Result<Vec<(JobId, Job)>, StoreError> {
+    let mut statement = connection.prepare_cached(DEPENDENTS)?;
+    let mut found = Vec::new();
+    for Settling { job, told } in of {
+        let told = told.unwrap_or(JobId::NIL);
+        let mut rows = statement.query((job.as_bytes(), told.as_bytes(), signed(each as u64)))?;
+        while let Some(row) = rows.next()? {
+            found.push((*job, decode(blob(row, 0)?)?));
+        }
+    }
+    Ok(found)
 }
 
 pub fn settling(connection: &Connection) -> Result<Vec<Settling>, StoreError> {

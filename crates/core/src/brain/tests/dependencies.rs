@@ -270,3 +270,27 @@ fn what_waits_for_somebody_from_outside_is_no_work() {
     rig.set_queue("default", QueueOrder::Resume);
     assert!(rig.server.brain.has_work());
 }
+
+/// A job that goes to a worker in the turn that released it costs no row for it, and a new leader finds it there.
+#[test]
+fn a_release_that_is_a_placement_writes_no_row_and_is_not_lost() {
+    let mut rig = Rig::new();
+    rig.worker(1, slots(2));
+    let first = rig.enqueue(spec());
+    let second = rig.enqueue(after(&[first]));
+    let run = rig.execution(first);
+    let finished = ended(run, Outcome::Succeeded, rig.server.now.wall);
+    let report = Report::Finished(finished, Vec::new());
+    rig.server.input(Input::Report { caller: None, worker: worker_id(1), report });
+    rig.server.turn(false);
+    rig.server.commit();
+    assert_eq!(rig.server.store.jobs[&second].state.kind(), StateKind::Waiting, "its row is behind");
+    let placed = rig.server.store.current()[&second].clone();
+    assert_eq!(
+        (placed.state.kind(), placed.extra.as_ref().map(|extra| extra.waiting_on)),
+        (StateKind::Scheduled, Some(0))
+    );
+    rig.restart();
+    assert_eq!(rig.job(second), placed);
+    assert_eq!(rig.server.store.jobs[&second], placed, "and it is in its row now");
+}

@@ -107,8 +107,9 @@ impl Store {
         jobs
     }
 
-    fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Vec<Job> {
-        self.kept.dependents(job, after, limit).iter().map(|id| self.jobs[id].clone()).collect()
+    fn dependents(&self, of: &[Settling], each: usize) -> Vec<(JobId, Job)> {
+        let edges = self.kept.dependents(of, each);
+        edges.iter().map(|edge| (edge.dependency, self.jobs[&edge.dependent].clone())).collect()
     }
 
     fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Vec<Job> {
@@ -221,8 +222,9 @@ impl Server {
                 Input::Ready { class, priority, limit, jobs: self.store.ready(class, priority, after, limit) }
             }
             Effect::ReadDue { after, limit } => Input::Due { limit, jobs: self.store.due(after, limit) },
-            Effect::ReadDependents { job, after, limit } => {
-                Input::Dependents { job, after, limit, jobs: self.store.dependents(job, after, limit) }
+            Effect::ReadDependents { of, each } => {
+                let jobs = self.store.dependents(&of, each);
+                Input::Dependents { of, each, jobs }
             }
             other => unreachable!("{other:?} is no read"),
         };
