@@ -3,6 +3,7 @@
 mod access;
 mod jobs;
 mod queues;
+mod requirements;
 mod schedules;
 mod stream;
 mod webhooks;

@@ -465,7 +465,7 @@ fn backoff(name: &str) -> Result<i32, Invalid> {
 
 impl Requirements {
     fn into_wire(self) -> v1::Requirements {
-        v1::Requirements { cpu_millis: self.cpu_millis, memory_bytes: self.memory_bytes }
+        v1::Requirements { cpu_millis: self.cpu_millis, memory_bytes: self.memory_bytes, ..v1::Requirements::default() }
     }
 
     fn from_wire(wire: v1::Requirements) -> Self {

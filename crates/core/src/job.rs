@@ -2,8 +2,9 @@
 
 use crate::{
     id::{ExecutionId, JobId, ScheduleId, WorkerId},
+    requirements::Requirements,
     retry::RetryPolicy,
-    spec::{Concurrency, JobSpec, OnDependencyFailure, Priority, Requirements, Timeouts, Webhook},
+    spec::{Concurrency, JobSpec, OnDependencyFailure, Priority, Timeouts, Webhook},
     state::{Failure, Outcome, Run, State},
     time::Time,
 };
@@ -113,7 +114,7 @@ impl Job {
             queue: spec.queue.as_str().into(),
             task_type: spec.work.task_type().map(Into::into),
             priority: spec.priority,
-            requirements: spec.requirements,
+            requirements: spec.requirements.clone(),
             retry: spec.retry.clone(),
             timeouts: spec.timeouts,
             state,
@@ -208,9 +209,8 @@ impl ClassId {
         requirements: &Requirements,
         concurrency: Option<&Concurrency>,
     ) -> Self {
-        let numbers = [requirements.cpu_millis.to_le_bytes(), requirements.memory_bytes.to_le_bytes()];
         let task_type = task_type.unwrap_or_default().bytes();
-        let bytes = queue.bytes().chain([0]).chain(numbers.into_iter().flatten()).chain(task_type);
+        let bytes = queue.bytes().chain([0]).chain(requirements.key()).chain(task_type);
         Self(match concurrency {
             None => fnv(bytes),
             Some(Concurrency { key, limit }) => fnv(bytes.chain([0]).chain(key.bytes()).chain(limit.to_le_bytes())),
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(ClassId::of("default", None, &none, None).0, 8_885_092_610_290_255_130);
         assert_ne!(ClassId::of("a", None, &none, None), ClassId::of("b", None, &none, None));
         assert_ne!(ClassId::of("a", None, &none, None), ClassId::of("a", Some("t"), &none, None));
-        let big = Requirements { cpu_millis: 2000, memory_bytes: 1 << 30 };
+        let big = Requirements::of(2000, 1 << 30);
         assert_ne!(ClassId::of("a", None, &none, None), ClassId::of("a", None, &big, None));
         let key = |key: &str, limit| Concurrency { key: key.into(), limit };
         let keyed = |with| ClassId::of("a", None, &none, Some(&with));

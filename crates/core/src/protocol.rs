@@ -125,8 +125,10 @@ pub enum ToWorker {
         results: Vec<ExecutionId>,
         logs: Vec<LogAck>,
     },
-    /// Take no more work; end when what runs has ended.
-    Drain,
+    /// Take no more work; end when what runs has ended, and give back what still runs after `within`.
+    Drain {
+        within: Option<Millis>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -207,7 +207,7 @@ impl Session {
             // It may have been on its way for long: it was said after the last sign of life that was answered.
             ToWorker::Park { lease } => self.extend_lease(self.renewed, lease),
             ToWorker::Acked { results, logs } => self.acked(&results, &logs),
-            ToWorker::Drain => self.leave(true),
+            ToWorker::Drain { .. } => self.leave(true),
         }
         self.settle();
     }

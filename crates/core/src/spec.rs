@@ -2,6 +2,7 @@
 
 use crate::{
     id::JobId,
+    requirements::Requirements,
     retry::RetryPolicy,
     schedule::KEY_PREFIX,
     state::FailureKind,
@@ -123,14 +124,6 @@ pub enum Priority {
     Low,
 }
 
-/// What a job reserves on its worker besides one slot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Requirements {
-    /// Thousandths of a core; zero asks for none.
-    pub cpu_millis: u64,
-    pub memory_bytes: u64,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeouts {
     /// From ready to start.
@@ -147,12 +140,6 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         Self { queue: None, run: None, kill_grace: Millis::seconds(10), heartbeat: None }
-    }
-}
-
-impl Requirements {
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
     }
 }
 

@@ -162,7 +162,7 @@ impl Engine {
             connections: AtomicU64::new(0),
             heartbeats: Mutex::default(),
             sessions: RwLock::new(
-                brain.workers().into_iter().map(|view| (view.record.id, view.record.session)).collect(),
+                brain.workers().into_iter().filter_map(|view| Some((view.record.id, view.record.session?))).collect(),
             ),
             options,
         });
@@ -675,7 +675,7 @@ impl Loop {
         for worker in &batch.workers {
             match worker.phase {
                 Phase::Terminated => _ = sessions.remove(&worker.id),
-                _ => _ = sessions.insert(worker.id, worker.session),
+                _ => sessions.extend(worker.session.map(|session| (worker.id, session))),
             }
         }
     }
@@ -736,10 +736,12 @@ impl Loop {
             Effect::Stop { connection, execution, why, .. } => {
                 Some((connection, Parcel::Message(ToWorker::Stop { execution, why })))
             }
-            Effect::Drain { connection, .. } => Some((connection, Parcel::Message(ToWorker::Drain))),
+            Effect::Drain { connection, within, .. } => Some((connection, Parcel::Message(ToWorker::Drain { within }))),
             Effect::Park { connection, lease, .. } => Some((connection, Parcel::Message(ToWorker::Park { lease }))),
             Effect::Close { connection, .. } => Some((connection, Parcel::Close)),
             Effect::Answer { .. }
+            | Effect::Create { .. }
+            | Effect::Destroy { .. }
             | Effect::Acked { .. }
             | Effect::ReadReady { .. }
             | Effect::ReadDue { .. }

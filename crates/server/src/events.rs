@@ -6,7 +6,7 @@
 use crate::{calls::Problem, engine::Engine};
 use hodei_core::{
     id::{IdMap, IdSet, JobId},
-    journal::{Change, JournalId, QueueChange, ScheduleChange},
+    journal::{Change, JournalId, ProviderChange, QueueChange, ScheduleChange, TemplateChange},
     spec::Invalid,
     time::Time,
 };
@@ -261,7 +261,7 @@ fn events_of(commit: &Commit, queues: &IdMap<JobId, Arc<str>>) -> Vec<Event> {
                     push(step.at, name, id.to_string(), Arc::clone(queue), step.attempt);
                 }
             }
-            Change::Worker { id, state, at } => {
+            Change::Worker { id, state, at, .. } => {
                 push(*at, format!("worker.{}", state.name()), id.to_string(), Arc::clone(&none), 0);
             }
             Change::Schedule { id, what, at } => {
@@ -275,9 +275,36 @@ fn events_of(commit: &Commit, queues: &IdMap<JobId, Arc<str>>) -> Vec<Event> {
                 };
                 push(*at, format!("queue.{word}"), name.to_string(), Arc::clone(&none), 0);
             }
+            Change::Provider { name, what, at } => {
+                push(*at, format!("provider.{}", provider_word(what)), name.to_string(), Arc::clone(&none), 0);
+            }
+            Change::Template { name, what, at } => {
+                push(*at, format!("template.{}", template_word(what)), name.to_string(), Arc::clone(&none), 0);
+            }
         }
     }
     events
+}
+
+fn provider_word(what: &ProviderChange) -> &'static str {
+    match what {
+        ProviderChange::Added => "added",
+        ProviderChange::Removed => "removed",
+        ProviderChange::Enabled => "enabled",
+        ProviderChange::Disabled => "disabled",
+        ProviderChange::Health(health) => health.name(),
+        ProviderChange::Failed(_) => "failed",
+    }
+}
+
+fn template_word(what: &TemplateChange) -> &'static str {
+    match what {
+        TemplateChange::Put => "put",
+        TemplateChange::Removed => "removed",
+        TemplateChange::Replaced => "worker_replaced",
+        TemplateChange::FailedPermanent(_) => "worker_failed_permanent",
+        TemplateChange::Restarted => "restarted",
+    }
 }
 
 fn schedule_word(what: ScheduleChange) -> &'static str {

@@ -6,8 +6,9 @@ use fastrand::Rng;
 use hodei_core::{
     brain::QueueOrder,
     queue::{QueueSettings, Rate},
+    requirements::Requirements,
     schedule::{Misfire, Overlap},
-    spec::{Concurrency, JobSpec, OnDependencyFailure, Priority, Requirements, Work},
+    spec::{Concurrency, JobSpec, OnDependencyFailure, Priority, Work},
     time::{Millis, Time},
     worker::Capacity,
 };
@@ -377,8 +378,13 @@ impl Shape {
         let lease = rng.u64(2000..6000);
         let link = rng.u64(1..40);
         let disk = rng.u64(0..15);
-        let slots = |slots| Capacity { slots, cpu_millis: 4000, memory_bytes: 4000 };
-        let sizes = [slots(1), slots(2), slots(4), Capacity { slots: 3, cpu_millis: 1000, memory_bytes: 100 }];
+        let slots = |slots| Capacity { slots, cpu_millis: 4000, memory_bytes: 4000, ..Capacity::default() };
+        let sizes = [
+            slots(1),
+            slots(2),
+            slots(4),
+            Capacity { slots: 3, cpu_millis: 1000, memory_bytes: 100, ..Capacity::default() },
+        ];
         let capacities = (0..4).map(|_| sizes[rng.usize(..sizes.len())]).collect();
         Self {
             agents: rng.usize(1..=4).max(rng.usize(1..=3)),
@@ -454,7 +460,7 @@ pub fn spec(kind: u16, now: Time) -> JobSpec {
         3 => spec.run_at = Some(now + Millis(n * 50)),
         4 => spec.timeouts.queue = Some(Millis(500 + n * 40)),
         5 => spec.timeouts.run = Some(Millis(700)),
-        6 => spec.requirements = Requirements { cpu_millis: 600, memory_bytes: 60 },
+        6 => spec.requirements = Requirements::of(600, 60),
         7 => spec.queue = "limited".into(),
         // A key has one limit, whatever the queue.
         8 => {

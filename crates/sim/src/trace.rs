@@ -146,6 +146,6 @@ pub fn show_down(message: &ToWorker) -> String {
                 logs.iter().map(|ack| format!("{} up to line {}", run_name(ack.execution), ack.entries)).collect();
             format!("stored: results [{}], logs [{}]", runs(results), logs.join(", "))
         }
-        ToWorker::Drain => "drain".into(),
+        ToWorker::Drain { .. } => "drain".into(),
     }
 }

@@ -231,7 +231,9 @@ pub fn to_worker(message: ToWorker) -> Vec<v1::ServerEvent> {
             let (results, logs) = (results.iter().map(bytes_of).collect(), logs.iter().map(ack).collect());
             vec![Server::Acked(v1::Acked { results, logs })]
         }
-        ToWorker::Drain => vec![Server::Drain(v1::Drain {})],
+        ToWorker::Drain { within } => {
+            vec![Server::Drain(v1::Drain { within_ms: within.map(|within| signed(within.0)) })]
+        }
     };
     kinds.into_iter().map(|kind| v1::ServerEvent { kind: Some(kind) }).collect()
 }
@@ -297,7 +299,10 @@ pub fn from_server(event: v1::ServerEvent) -> Result<ToWorker, Invalid> {
         Some(Server::Lease(lease)) => Ok(ToWorker::Lease { sent: lease.sent, lease: length(lease.lease_ms) }),
         Some(Server::Park(park)) => Ok(ToWorker::Park { lease: length(park.lease_ms) }),
         Some(Server::Acked(acked)) => acked_from_wire(acked),
-        Some(Server::Drain(_)) => Ok(ToWorker::Drain),
+        Some(Server::Drain(drain)) => {
+            let within = drain.within_ms.map(|within| Millis(u64::try_from(within).unwrap_or(0)));
+            Ok(ToWorker::Drain { within })
+        }
         None => Err(Invalid::new("events.kind", "is not an event that this worker knows")),
     }
 }

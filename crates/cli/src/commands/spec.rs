@@ -37,6 +37,7 @@ pub fn build(args: JobArgs, local: bool, attempts: Option<i32>) -> Result<v1::Jo
         requirements: Some(v1::Requirements {
             cpu_millis: args.cpu.map_or(0, |cores| signed(cores.0)),
             memory_bytes: args.memory.map_or(0, signed),
+            ..v1::Requirements::default()
         }),
         retry: Some(v1::RetryPolicy {
             max_attempts: args.max_attempts.or(attempts),

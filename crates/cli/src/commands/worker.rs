@@ -73,6 +73,7 @@ pub fn agent(
         slots: slots.unwrap_or(u32::try_from(cores).unwrap_or(1)),
         cpu_millis: size.cpu.or(config.worker.cpu).map_or(cores * 1000, |cores| cores.0),
         memory_bytes: size.memory.or(config.worker.memory).unwrap_or(memory.totalram * u64::from(memory.mem_unit)),
+        ..Capacity::default()
     };
     Ok(AgentOptions {
         connect,
@@ -152,7 +153,7 @@ fn worker_json(worker: &v1::Worker) -> Value {
 }
 
 pub async fn drain(client: &mut Client, id: String, json: bool) -> Result<u8> {
-    let request = v1::DrainWorkerRequest { worker_id: id.clone() };
+    let request = v1::DrainWorkerRequest { worker_id: id.clone(), ..v1::DrainWorkerRequest::default() };
     client.admin().drain_worker(request).await.map_err(|status| explain(&status))?;
     match json {
         true => output::print_json(&json!({ "worker_id": id, "state": "draining" })),

@@ -53,7 +53,8 @@ fn command(program: &str) -> Option<v1::Work> {
 /// Specs that must be refused, with the field to blame.
 fn bad_specs() -> Vec<(&'static str, v1::JobSpec)> {
     let map = |name: &str, value: &str| [(name.to_owned(), value.to_owned())].into();
-    let requirements = |cpu_millis, memory_bytes| Some(v1::Requirements { cpu_millis, memory_bytes });
+    let requirements =
+        |cpu_millis, memory_bytes| Some(v1::Requirements { cpu_millis, memory_bytes, ..v1::Requirements::default() });
     vec![
         ("priority", v1::JobSpec { priority: 99, ..good() }),
         ("retry.backoff", v1::JobSpec { retry: retry(|retry| retry.backoff = 99), ..good() }),

@@ -3,7 +3,7 @@
 use super::input::Connection;
 use crate::{
     id::{ExecutionId, WorkerId},
-    spec::Requirements,
+    requirements::Requirements,
     time::{Elapsed, Millis},
     worker::{Capacity, Offer, Phase, WorkerRecord, WorkerState},
 };
@@ -197,6 +197,8 @@ impl Worker {
             slots: whole.slots.saturating_sub(used.slots),
             cpu_millis: whole.cpu_millis.saturating_sub(used.cpu_millis),
             memory_bytes: whole.memory_bytes.saturating_sub(used.memory_bytes),
+            disk_bytes: whole.disk_bytes.saturating_sub(used.disk_bytes),
+            gpus: whole.gpus.saturating_sub(used.gpus),
         }
     }
 
@@ -234,6 +236,9 @@ impl Worker {
     pub fn state(&self) -> WorkerState {
         match (self.record.phase, self.connection) {
             (Phase::Terminated, _) => WorkerState::Terminated,
+            (Phase::Terminating, _) => WorkerState::Terminating,
+            (Phase::Creating, _) => WorkerState::Creating,
+            (Phase::Connecting, _) => WorkerState::Connecting,
             _ if self.lost => WorkerState::Unhealthy,
             (Phase::Draining, _) => WorkerState::Draining,
             (Phase::Active, None) => WorkerState::Connecting,

@@ -3,14 +3,17 @@
 use crate::{
     id::{ExecutionId, JobId, ScheduleId, WorkerId},
     job::{ClassId, Job, Progress},
+    placement::SchedulerSettings,
     protocol::{Finished, Hello, StopReason},
+    provider::{Instance, ProviderCapabilities, ProviderFailure, ProviderHealth, ProviderRecord},
     queue::{QueueRecord, QueueSettings},
     schedule::ScheduleRecord,
     spec::{JobSpec, Priority},
     state::{IllegalEvent, StateKind},
+    template::WorkerTemplate,
     time::{Elapsed, Millis, Time},
     token::{Hash, TokenRefused, WorkerToken},
-    worker::{WorkerInfo, WorkerRecord},
+    worker::{Drain, Origin, WorkerInfo, WorkerRecord},
 };
 use std::sync::Arc;
 use thiserror::Error;
@@ -60,6 +63,43 @@ pub enum Input {
         schedule: ScheduleId,
         order: ScheduleOrder,
     },
+    SetScheduler {
+        caller: Caller,
+        settings: SchedulerSettings,
+    },
+    SetProvider {
+        caller: Caller,
+        provider: Arc<str>,
+        order: ProviderOrder,
+    },
+    SetTemplate {
+        caller: Caller,
+        template: Arc<str>,
+        order: TemplateOrder,
+    },
+    /// A provider was asked how it is.
+    ProviderSeen {
+        provider: Arc<str>,
+        health: ProviderHealth,
+        capabilities: ProviderCapabilities,
+    },
+    /// All that a provider has of ours. It was asked at `asked`: what was made since then need not be in it.
+    ProviderHas {
+        provider: Arc<str>,
+        instances: Vec<Instance>,
+        asked: Elapsed,
+    },
+    /// What became of [`Effect::Create`].
+    Created {
+        worker: WorkerId,
+        outcome: Result<(), ProviderFailure>,
+    },
+    /// What became of [`Effect::Destroy`], with the end of what the worker printed where that was asked for.
+    Destroyed {
+        worker: WorkerId,
+        outcome: Result<(), ProviderFailure>,
+        output: String,
+    },
     CreateToken {
         caller: Caller,
         token: WorkerToken,
@@ -92,6 +132,7 @@ pub enum Input {
     Drain {
         caller: Caller,
         worker: WorkerId,
+        order: Drain,
     },
     /// The worker itself wants no more work on this connection.
     Pause {
@@ -146,6 +187,26 @@ pub enum QueueOrder {
     Pause,
     Resume,
     Configure(QueueSettings),
+}
+
+#[derive(Clone, Debug)]
+pub enum ProviderOrder {
+    Add(Box<ProviderRecord>),
+    Enable,
+    Disable,
+    /// Its workers are drained; it is gone when they are.
+    Remove,
+}
+
+#[derive(Clone, Debug)]
+pub enum TemplateOrder {
+    /// A new one, or another form of one that is there; workers that exist stay as they are.
+    Put(Box<WorkerTemplate>),
+    Remove,
+    /// How many stand ready.
+    Warm(u32),
+    /// A person wants to see it tried again.
+    Restart,
 }
 
 #[derive(Clone, Debug)]
@@ -251,6 +312,20 @@ pub enum Effect {
     Drain {
         worker: WorkerId,
         connection: Connection,
+        within: Option<Millis>,
+    },
+    /// The provider is to make this worker. Asked again after a restart of the server: to make one that is there changes
+    /// nothing.
+    Create {
+        worker: WorkerId,
+        origin: Box<Origin>,
+    },
+    /// The provider is to remove this worker, and to say before what it printed if `output`. To remove one that is not
+    /// there changes nothing.
+    Destroy {
+        worker: WorkerId,
+        provider: Arc<str>,
+        output: bool,
     },
     Close {
         worker: WorkerId,
@@ -310,6 +385,9 @@ pub enum Answer {
     /// The job that was made.
     Job(JobId),
     Registered(Box<WorkerRecord>),
+    Scheduler(SchedulerSettings),
+    Provider(Box<ProviderRecord>),
+    Template(Box<WorkerTemplate>),
 }
 
 /// Why the brain did not do what it was asked.
@@ -327,6 +405,16 @@ pub enum Refusal {
     NoSuchDependency(JobId),
     #[error("depends_on: {0} was there already under its idempotency key; name it by its id")]
     DependsOnExisting(JobId),
+    #[error("there is no provider '{0}'")]
+    NoSuchProvider(Arc<str>),
+    #[error("name: a provider '{0}' exists already; remove it first or choose another name")]
+    ProviderExists(Arc<str>),
+    #[error("there is no worker template '{0}'")]
+    NoSuchTemplate(Arc<str>),
+    #[error("there are {0} providers already, which is as many as one server keeps")]
+    TooManyProviders(usize),
+    #[error("there are {0} worker templates already, which is as many as one server keeps")]
+    TooManyTemplates(usize),
     #[error("there is no such schedule")]
     NoSuchSchedule,
     #[error("name: a schedule '{0}' exists already; choose another name or update that one")]

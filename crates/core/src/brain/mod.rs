@@ -17,6 +17,7 @@ mod kept;
 mod moves;
 mod pages;
 mod placements;
+mod provisioning;
 mod queues;
 mod ready;
 mod schedules;
@@ -30,11 +31,12 @@ pub use batch::{Batch, BatchId, Edge, JobWrite, Placement, ScheduleWrite, Settli
 pub use facts::{Facts, Missing};
 pub use fleet::WorkerView;
 pub use input::{
-    Answer, Bound, Caller, Connection, Effect, Input, ManyJobs, NewJob, QueueOrder, Refusal, Registration, Report,
-    RunMore, ScheduleOrder, ScheduledJob,
+    Answer, Bound, Caller, Connection, Effect, Input, ManyJobs, NewJob, ProviderOrder, QueueOrder, Refusal,
+    Registration, Report, RunMore, ScheduleOrder, ScheduledJob, TemplateOrder,
 };
 #[cfg(any(test, feature = "inspect"))]
 pub use kept::Kept;
+pub use provisioning::{ProviderView, TemplateView};
 pub use queues::QueueView;
 pub use schedules::ScheduleView;
 
@@ -42,11 +44,14 @@ use crate::{
     defect::{Defect, planted},
     id::{ExecutionId, IdMap, JobId, ScheduleId, WorkerId, made},
     job::{ClassId, Execution, Job, Progress},
+    placement::SchedulerSettings,
     protocol::{Finished, Hello, StopReason},
+    provider::ProviderRecord,
     queue::QueueRecord,
     schedule::ScheduleRecord,
     spec::Priority,
     state::{AfterFailure, DelayReason, Event, Failure, FailureKind, IllegalEvent, Outcome, Run, State, StateKind},
+    template::WorkerTemplate,
     time::{Elapsed, Millis, Now, Time},
     token::{Hash, TokenRefused, WorkerToken},
     worker::{Phase, WorkerRecord},
@@ -56,6 +61,7 @@ use fleet::Fleet;
 use moves::Moves;
 use pages::Reads;
 use placements::Placements;
+use provisioning::Provisioning;
 use queues::Queues;
 use ready::Ready;
 use schedules::Schedules;
@@ -130,6 +136,7 @@ pub struct Brain {
     dependencies: Dependencies,
     queues: Queues,
     schedules: Schedules,
+    provisioning: Provisioning,
     moves: Moves,
     /// Idempotency keys that this turn has asked for or made, and whose they are.
     keys: HashMap<Arc<str>, JobId>,
@@ -192,6 +199,9 @@ pub struct Loaded {
     pub replaceable: Vec<Job>,
     /// Ends that are being told, with the jobs that ended.
     pub settling: Vec<(Settling, Job)>,
+    pub scheduler: SchedulerSettings,
+    pub providers: Vec<ProviderRecord>,
+    pub templates: Vec<WorkerTemplate>,
 }
 
 impl Brain {
@@ -215,6 +225,7 @@ impl Brain {
             dependencies: Dependencies::default(),
             queues: Queues::load(loaded.queues, loaded.counts),
             schedules: Schedules::load(loaded.schedules),
+            provisioning: Provisioning::load(loaded.scheduler, loaded.providers, loaded.templates),
             moves: Moves::default(),
             keys: HashMap::new(),
             new_keys: Vec::new(),
@@ -390,6 +401,24 @@ impl Brain {
                 let answer = self.set_schedule(schedule, order);
                 self.answer(caller, answer);
             }
+            Input::SetScheduler { caller, settings } => {
+                let answer = self.set_scheduler(settings);
+                self.answer(caller, Ok(answer));
+            }
+            Input::SetProvider { caller, provider, order } => {
+                let answer = self.set_provider(&provider, order);
+                self.answer(caller, answer);
+            }
+            Input::SetTemplate { caller, template, order } => {
+                let answer = self.set_template(&template, order);
+                self.answer(caller, answer);
+            }
+            Input::ProviderSeen { provider, health, capabilities } => {
+                self.provider_seen(&provider, health, capabilities);
+            }
+            Input::ProviderHas { provider, instances, asked } => self.provider_has(&provider, &instances, asked),
+            Input::Created { worker, outcome } => self.created(worker, outcome),
+            Input::Destroyed { worker, outcome, output } => self.destroyed(worker, outcome, &output),
             Input::CreateToken { caller, token } => {
                 self.dirty_tokens.insert(token.hash);
                 self.tokens.insert(token.hash, token);
@@ -403,8 +432,8 @@ impl Brain {
             Input::Disconnect { worker, connection } => self.disconnect(worker, connection),
             Input::Heartbeat { worker, at } => self.renew(worker, at),
             Input::Report { caller, worker, report } => self.report(caller, worker, report),
-            Input::Drain { caller, worker } => {
-                let answer = self.drain(worker);
+            Input::Drain { caller, worker, order } => {
+                let answer = self.drain(worker, order);
                 self.answer(caller, answer);
             }
             Input::Pause { caller, worker } => {
@@ -651,7 +680,7 @@ impl Brain {
         let bound = self.step(id, &Event::Assign(Run { execution, worker }));
         debug_assert!(bound.is_ok(), "{bound:?}");
         let Some(entry) = self.jobs.get_mut(&id).filter(|_| bound.is_ok()) else { return false };
-        let (attempt, needs) = (entry.job.attempt, entry.job.requirements);
+        let (attempt, needs) = (entry.job.attempt, entry.job.requirements.clone());
         entry.job.begin(Execution::new(Run { execution, worker }, attempt, self.now));
         self.executions.insert(execution, id);
         self.fleet.update(worker, |worker| worker.hold(execution, &needs));
@@ -713,7 +742,7 @@ impl Brain {
     fn end(&mut self, id: JobId, event: &Event, outcome: Outcome, at: Time, log_entries: u64) -> Result<(), Refusal> {
         let job = &self.entry(id)?.job;
         job.state.next(event, self.now)?;
-        let (run, needs) = (job.state.run().copied(), job.requirements);
+        let (run, needs) = (job.state.run().copied(), job.requirements.clone());
         if let Some(entry) = self.jobs.get_mut(&id) {
             let lost = matches!(&outcome, Outcome::Failed(failure) if failure.kind == FailureKind::WorkerLost);
             entry.job.losses += u32::from(lost && !planted(Defect::LossNotCounted));

@@ -115,6 +115,7 @@ impl Brain {
         (batch.settling, batch.told) = (written.settling, written.told);
         (batch.queues, batch.counts) = self.queues.take();
         (batch.schedules, batch.dropped_schedules) = self.schedules.take();
+        self.provisioning.take(batch);
         batch.keys = std::mem::take(&mut self.new_keys);
         batch.forgotten = std::mem::take(&mut self.forgotten);
         self.keys.clear();

@@ -1,7 +1,11 @@
 //! Workers that come, go, fall silent and come back.
 
 use super::*;
-use crate::{journal::Change, worker::WorkerState};
+use crate::{
+    journal::Change,
+    worker::{Drain, WorkerState},
+};
+use std::collections::BTreeMap;
 
 impl Brain {
     pub(super) fn register(&mut self, request: Registration) -> Result<Answer, Refusal> {
@@ -12,10 +16,13 @@ impl Brain {
         let record = WorkerRecord {
             id,
             info: request.info,
-            session: request.session,
+            session: Some(request.session),
             incarnation: None,
             phase: Phase::Active,
             registered_at: self.now,
+            origin: self.fleet.get(id).and_then(|worker| worker.record.origin.clone()),
+            drain: None,
+            history: BTreeMap::new(),
         };
         match self.fleet.get(id).map(|worker| worker.connection) {
             Some(connection) => {
@@ -70,7 +77,7 @@ impl Brain {
             self.reconcile(execution, named.contains(&execution), reborn);
         }
         if self.fleet.get(id).is_some_and(|worker| worker.record.phase == Phase::Draining) {
-            self.effects.push(Effect::Drain { worker: id, connection });
+            self.tell_to_drain(id, connection);
         }
     }
 
@@ -104,7 +111,13 @@ impl Brain {
 
     /// Event streams tell that workers come and go, not whenever one is busy.
     fn note_worker(&mut self, id: WorkerId, state: WorkerState) {
-        self.moves.changes.push(Change::Worker { id, state, at: self.now });
+        self.moves.changes.push(Change::Worker { id, state, at: self.now, why: String::new() });
+    }
+
+    fn tell_to_drain(&mut self, worker: WorkerId, connection: Connection) {
+        let order = self.fleet.get(worker).and_then(|worker| worker.record.drain.as_ref());
+        let within = order.and_then(|order| order.deadline).map(|deadline| deadline - self.now);
+        self.effects.push(Effect::Drain { worker, connection, within });
     }
 
     pub(super) fn renew(&mut self, worker: WorkerId, at: Elapsed) {
@@ -118,16 +131,17 @@ impl Brain {
         });
     }
 
-    pub(super) fn drain(&mut self, id: WorkerId) -> Result<Answer, Refusal> {
+    pub(super) fn drain(&mut self, id: WorkerId, order: Drain) -> Result<Answer, Refusal> {
         let connection = self.fleet.update(id, |worker| {
             worker.record.phase = Phase::Draining;
+            worker.record.drain = Some(order);
             worker.connection
         });
         let connection = connection.ok_or(Refusal::NoSuchWorker(id))?;
         self.dirty_workers.insert(id);
         self.note_worker(id, WorkerState::Draining);
         if let Some(connection) = connection {
-            self.effects.push(Effect::Drain { worker: id, connection });
+            self.tell_to_drain(id, connection);
         }
         Ok(Answer::Done)
     }

@@ -264,7 +264,7 @@ fn a_stop_reaches_what_runs_and_nothing_else() {
 #[test]
 fn a_worker_that_leaves_finishes_gives_back_and_exits_when_all_is_delivered() {
     let mut session = running(1, &[1, 2]);
-    session.received(ToWorker::Drain, Elapsed(0));
+    session.received(ToWorker::Drain { within: None }, Elapsed(0));
     let actions = session.take_actions();
     let [Action::Send(FromWorker::Leaving), Action::Conclude(given_back)] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!((given_back.execution, &given_back.outcome), (id(2), &Outcome::Released));

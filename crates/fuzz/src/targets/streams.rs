@@ -32,7 +32,7 @@ fn job_id(n: u128) -> JobId {
 }
 
 fn info() -> WorkerInfo {
-    let capacity = Capacity { slots: SLOTS, cpu_millis: 4000, memory_bytes: 1 << 30 };
+    let capacity = Capacity { slots: SLOTS, cpu_millis: 4000, memory_bytes: 1 << 30, ..Capacity::default() };
     WorkerInfo { name: "w".into(), capacity, ..WorkerInfo::default() }
 }
 
@@ -159,6 +159,8 @@ fn kind(effect: &Effect) -> &'static str {
         Effect::Stop { .. } => "stop",
         Effect::Acked { .. } => "acked",
         Effect::Drain { .. } => "drain",
+        Effect::Create { .. } => "create",
+        Effect::Destroy { .. } => "destroy",
         Effect::Close { .. } => "close",
         Effect::Park { .. } => "park",
         Effect::ReadReady { .. } => "read ready",

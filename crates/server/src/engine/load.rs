@@ -30,6 +30,7 @@ pub(super) async fn load(store: &dyn Store, options: &Options) -> Result<Brain, 
         replaceable: replaceable(store, &schedules).await?,
         schedules,
         settling: settling(store).await?,
+        ..Loaded::default()
     };
     let now = clock::now();
     let seed = now.elapsed.0 ^ now.wall.0.unsigned_abs();

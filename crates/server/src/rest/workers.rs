@@ -51,7 +51,7 @@ pub async fn drain(
     Query(NoQuery): Query<NoQuery>,
 ) -> Result<(StatusCode, Json<Worker>)> {
     let id = worker_id(&id)?;
-    rest.calls.drain(id).await?;
+    rest.calls.drain(id, String::new(), 0).await?;
     Ok((StatusCode::ACCEPTED, Json((&rest.calls.worker(id).await?).into())))
 }
 

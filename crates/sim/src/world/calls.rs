@@ -13,6 +13,7 @@ use hodei_core::{
     state::StateKind,
     time::Millis,
     token::{Hash, WorkerToken},
+    worker::Drain,
 };
 use std::sync::Arc;
 
@@ -165,7 +166,7 @@ impl World {
             }
             Ask::Schedule(scheduled) => put(caller, key, attempt, scheduled, time),
             Ask::Disable(schedule) => Input::SetSchedule { caller, schedule, order: ScheduleOrder::Disable },
-            Ask::Drain(worker) => Input::Drain { caller, worker },
+            Ask::Drain(worker) => Input::Drain { caller, worker, order: Drain::default() },
             Ask::CreateToken(agent) => {
                 let token = WorkerToken {
                     hash: self.token(agent),

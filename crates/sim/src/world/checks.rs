@@ -12,7 +12,8 @@ use hodei_core::{
     job::{ClassId, Execution, Job},
     journal::Change,
     protocol::Verdict,
-    spec::{Concurrency, Priority, Requirements},
+    requirements::Requirements,
+    spec::{Concurrency, Priority},
     state::{FailureKind, Outcome, State, StateKind},
     worker::{Capacity, WorkerState},
 };
@@ -95,7 +96,7 @@ struct Needs {
 impl Needs {
     fn of(job: &Job) -> Self {
         let (queue, key) = (Arc::clone(&job.queue), job.concurrency().cloned());
-        Self { queue, key, task_type: job.task_type.clone(), requirements: job.requirements }
+        Self { queue, key, task_type: job.task_type.clone(), requirements: job.requirements.clone() }
     }
 
     fn fit_in(&self, room: &Capacity) -> bool {
@@ -399,6 +400,7 @@ impl World {
                 slots: free.slots + used.slots,
                 cpu_millis: free.cpu_millis + used.cpu_millis,
                 memory_bytes: free.memory_bytes + used.memory_bytes,
+                ..Capacity::default()
             };
             if sum != whole {
                 let message = format!("of {whole:?} it has {free:?} free while its jobs take {used:?}");
@@ -415,11 +417,12 @@ impl World {
         if !Needs::of(job).are_offered_by(agent) {
             broken(Rule::SlotsAndLimits, job.id, format!("it went to {}, which does not run such work", agent.index));
         }
-        let needs = job.requirements;
+        let needs = &job.requirements;
         let room = Capacity {
             slots: free.slots + 1,
             cpu_millis: free.cpu_millis + needs.cpu_millis,
             memory_bytes: free.memory_bytes + needs.memory_bytes,
+            ..Capacity::default()
         };
         let place = self.rank(&job.queue, (job.priority, job.seq));
         for (other_place, (other, needs)) in self.ledger.pending.values().flat_map(firsts) {

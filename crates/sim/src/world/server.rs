@@ -669,7 +669,11 @@ impl World {
                 Effect::Stop { connection, execution, why, .. } => {
                     self.send_down(link_key(life, connection), ToWorker::Stop { execution, why });
                 }
-                Effect::Drain { connection, .. } => self.send_down(link_key(life, connection), ToWorker::Drain),
+                // No provider is part of the simulated clusters.
+                Effect::Create { .. } | Effect::Destroy { .. } => {}
+                Effect::Drain { connection, within, .. } => {
+                    self.send_down(link_key(life, connection), ToWorker::Drain { within });
+                }
                 Effect::Park { connection, lease, .. } => {
                     self.send_down(link_key(life, connection), ToWorker::Park { lease });
                 }

@@ -57,8 +57,8 @@ fn a_draining_worker_finishes_and_takes_no_more() {
     let worker = rig.worker(1, slots(2));
     let job = rig.enqueue(spec());
     rig.news();
-    rig.ask(|caller| Input::Drain { caller, worker }).expect("drained");
-    assert!(rig.news().contains(&Effect::Drain { worker, connection: Connection(1) }));
+    rig.ask(|caller| Input::Drain { caller, worker, order: Drain::default() }).expect("drained");
+    assert!(rig.news().contains(&Effect::Drain { worker, connection: Connection(1), within: None }));
     let waiting = rig.enqueue(spec());
     rig.finish(job, Outcome::Succeeded);
     assert_eq!(rig.state(waiting), StateKind::Pending);
@@ -66,7 +66,7 @@ fn a_draining_worker_finishes_and_takes_no_more() {
     // It hears of it again, whenever it comes back.
     rig.server.restart();
     rig.connect(worker, incarnation(1), &[]);
-    assert!(rig.news().contains(&Effect::Drain { worker, connection: Connection(2) }));
+    assert!(rig.news().contains(&Effect::Drain { worker, connection: Connection(2), within: None }));
     assert_eq!(rig.state(waiting), StateKind::Pending);
 }
 
