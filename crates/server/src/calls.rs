@@ -111,8 +111,10 @@ impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         let said = refusal.to_string();
         match refusal {
-            Refusal::NoSuchJob(_) | Refusal::NoSuchWorker(_) | Refusal::NoSuchSchedule => Problem::NotFound(said),
-            Refusal::Illegal(_) => Problem::Precondition(said),
+            Refusal::NoSuchJob(_) | Refusal::NoSuchWorker(_) | Refusal::NoSuchHandler(..) | Refusal::NoSuchSchedule => {
+                Problem::NotFound(said)
+            }
+            Refusal::Illegal(_) | Refusal::NotConnected(_) => Problem::Precondition(said),
             Refusal::Token(_) => Problem::Unauthenticated(said),
             Refusal::NoSuchDependency(id) => {
                 Problem::Invalid(Invalid::new("depends_on", format!("there is no job {id}")))

@@ -670,6 +670,9 @@ impl World {
                     self.send_down(link_key(life, connection), ToWorker::Stop { execution, why });
                 }
                 Effect::Drain { connection, .. } => self.send_down(link_key(life, connection), ToWorker::Drain),
+                Effect::RestartHandler { connection, handler, .. } => {
+                    self.send_down(link_key(life, connection), ToWorker::RestartHandler { handler });
+                }
                 Effect::Park { connection, lease, .. } => {
                     self.send_down(link_key(life, connection), ToWorker::Park { lease });
                 }
