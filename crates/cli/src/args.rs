@@ -545,7 +545,7 @@ pub struct EventsArgs {
     /// Only of jobs of this queue, and of the queue itself.
     #[arg(long)]
     pub queue: Option<String>,
-    /// Only of these kinds: job, worker, schedule, queue.
+    /// Only of these kinds: job, worker, schedule, queue, supervision.
     #[arg(long)]
     pub kind: Vec<String>,
     /// End after so many.
@@ -607,8 +607,8 @@ pub struct UpArgs {
     /// Jobs at once; one for each core by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub slots: Option<u32>,
-    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on) or TYPE=http://ADDRESS.
-    /// May be given several times, and adds to those of the configuration.
+    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on;
+    /// subprocess/SLA:COMMAND with an SLA other than normal) or TYPE=http://ADDRESS. May be given several times, and adds to those of the configuration.
     #[arg(long, value_name = "TYPE=WHAT", value_parser = Handler::parse)]
     pub handler: Vec<Handler>,
     /// Serve the socket alone and leave when there is nothing to do.
@@ -624,6 +624,14 @@ pub enum WorkerCommand {
     List,
     /// Let a worker finish what it runs, give it nothing new, and have it leave.
     Drain { id: String },
+    /// Have the processes of a handler started anew: what was given up is tried again, and what runs is replaced once it has
+    /// finished what it holds.
+    Restart {
+        id: String,
+        /// The handler, as 'hodei worker list' names it.
+        #[arg(long, value_name = "NAME")]
+        handler: String,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -649,8 +657,8 @@ pub struct WorkerArgs {
     /// Let jobs find the environment of this worker, but for what begins with HODEI_. For workers in an image of their own.
     #[arg(long)]
     pub pass_environment: bool,
-    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on) or TYPE=http://ADDRESS.
-    /// May be given several times, and adds to those of the configuration.
+    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on;
+    /// subprocess/SLA:COMMAND with an SLA other than normal) or TYPE=http://ADDRESS. May be given several times, and adds to those of the configuration.
     #[arg(long, value_name = "TYPE=WHAT", value_parser = Handler::parse)]
     pub handler: Vec<Handler>,
 }

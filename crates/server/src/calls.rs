@@ -113,10 +113,11 @@ impl From<Refusal> for Problem {
         match refusal {
             Refusal::NoSuchJob(_)
             | Refusal::NoSuchWorker(_)
+            | Refusal::NoSuchHandler(..)
             | Refusal::NoSuchSchedule
             | Refusal::NoSuchProvider(_)
             | Refusal::NoSuchTemplate(_) => Problem::NotFound(said),
-            Refusal::Illegal(_) => Problem::Precondition(said),
+            Refusal::Illegal(_) | Refusal::NotConnected(_) => Problem::Precondition(said),
             Refusal::Token(_) => Problem::Unauthenticated(said),
             Refusal::NoSuchDependency(id) => {
                 Problem::Invalid(Invalid::new("depends_on", format!("there is no job {id}")))

@@ -117,7 +117,7 @@ pub async fn list(client: &mut Client, json: bool) -> Result<u8> {
     Ok(exit::OK)
 }
 
-const COLUMNS: [output::Column; 8] = [
+const COLUMNS: [output::Column; 9] = [
     ("ID", 0),
     ("NAME", 1),
     ("STATE", 0),
@@ -126,6 +126,7 @@ const COLUMNS: [output::Column; 8] = [
     ("FREE CPU", 4),
     ("FREE MEMORY", 5),
     ("RUNS", 6),
+    ("HANDLERS", 7),
 ];
 
 fn row(worker: &v1::Worker) -> Vec<String> {
@@ -133,6 +134,7 @@ fn row(worker: &v1::Worker) -> Vec<String> {
     let free = worker.free.unwrap_or_default();
     let processes = (!info.tasks_only).then(|| "processes".to_owned());
     let offer = processes.into_iter().chain(info.task_types).collect::<Vec<_>>().join(", ");
+    let handlers = info.handlers.iter().map(handler).collect::<Vec<_>>().join(", ");
     vec![
         worker.id.clone(),
         info.name,
@@ -142,7 +144,14 @@ fn row(worker: &v1::Worker) -> Vec<String> {
         format!("{}", free.cpu_millis as f64 / 1000.0),
         bytesize::ByteSize(u64::try_from(free.memory_bytes).unwrap_or(0)).to_string(),
         offer,
+        handlers,
     ]
+}
+
+/// A handler with processes of its own.
+fn handler(handler: &v1::HandlerInfo) -> String {
+    let state = if handler.given_up { ", given up" } else { "" };
+    format!("{} ({}{state})", handler.name, handler.sla)
 }
 
 fn worker_json(worker: &v1::Worker) -> Value {
@@ -158,6 +167,9 @@ fn worker_json(worker: &v1::Worker) -> Value {
         "capacity": capacity(info.capacity.unwrap_or_default()),
         "task_types": info.task_types,
         "tasks_only": info.tasks_only,
+        "handlers": info.handlers.iter().map(|handler| {
+            json!({ "name": handler.name, "sla": handler.sla, "given_up": handler.given_up })
+        }).collect::<Vec<_>>(),
         "free": capacity(worker.free.unwrap_or_default()),
         "registered_at": output::timestamp(worker.registered_at_ms),
     })
@@ -169,6 +181,16 @@ pub async fn drain(client: &mut Client, id: String, json: bool) -> Result<u8> {
     match json {
         true => output::print_json(&json!({ "worker_id": id, "state": "draining" })),
         false => output::println("draining: it finishes what it runs, takes nothing new, and leaves"),
+    }
+    Ok(exit::OK)
+}
+
+pub async fn restart(client: &mut Client, id: String, handler: String, json: bool) -> Result<u8> {
+    let request = v1::RestartHandlerRequest { worker_id: id.clone(), handler: handler.clone() };
+    client.admin().restart_handler(request).await.map_err(|status| explain(&status))?;
+    match json {
+        true => output::print_json(&json!({ "worker_id": id, "handler": handler, "state": "restarting" })),
+        false => output::println("restarting: 'hodei events --kind supervision' tells how it goes"),
     }
     Ok(exit::OK)
 }

@@ -22,6 +22,7 @@ mod rest;
 mod run;
 mod schedules;
 mod submit;
+mod supervision;
 mod tasks;
 mod webhooks;
 mod whole;

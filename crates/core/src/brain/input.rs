@@ -3,6 +3,7 @@
 use crate::{
     id::{ExecutionId, JobId, ScheduleId, WorkerId},
     job::{ClassId, Job, Progress},
+    journal::Supervision,
     placement::SchedulerSettings,
     protocol::{Finished, Hello, StopReason},
     provider::{Instance, InstanceState, ProviderCapabilities, ProviderFailure, ProviderHealth, ProviderRecord},
@@ -147,6 +148,23 @@ pub enum Input {
     Unregister {
         caller: Caller,
         worker: WorkerId,
+    },
+    /// The worker is something else from now on.
+    Describe {
+        worker: WorkerId,
+        connection: Connection,
+        info: Box<WorkerInfo>,
+    },
+    /// Word of what a worker watches over.
+    Supervised {
+        worker: WorkerId,
+        news: Supervision,
+    },
+    /// A person wants the processes of a worker's handler started anew.
+    RestartHandler {
+        caller: Caller,
+        worker: WorkerId,
+        handler: String,
     },
     /// Answers [`Effect::ReadReady`].
     Ready {
@@ -339,6 +357,11 @@ pub enum Effect {
         provider: Arc<str>,
         output: bool,
     },
+    RestartHandler {
+        worker: WorkerId,
+        connection: Connection,
+        handler: String,
+    },
     Close {
         worker: WorkerId,
         connection: Connection,
@@ -409,6 +432,10 @@ pub enum Refusal {
     NoSuchJob(JobId),
     #[error("there is no worker {0}")]
     NoSuchWorker(WorkerId),
+    #[error("worker {0} is not connected")]
+    NotConnected(WorkerId),
+    #[error("worker {0} has no handler '{1}' with processes of its own")]
+    NoSuchHandler(WorkerId, String),
     #[error(transparent)]
     Illegal(#[from] IllegalEvent),
     #[error(transparent)]

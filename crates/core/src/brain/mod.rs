@@ -465,6 +465,12 @@ impl Brain {
                 let answer = self.unregister(worker);
                 self.answer(caller, answer);
             }
+            Input::Describe { worker, connection, info } => self.describe(worker, connection, *info),
+            Input::Supervised { worker, news } => self.supervised(worker, news),
+            Input::RestartHandler { caller, worker, handler } => {
+                let answer = self.restart_handler(worker, handler);
+                self.answer(caller, answer);
+            }
             Input::Ready { class, priority, limit, jobs } => self.take_ready(class, priority, limit, &jobs),
             Input::Due { limit, jobs } => self.take_due(limit, &jobs),
             Input::Dependents { job, after, limit, jobs } => self.take_dependents(job, after, limit, jobs),

@@ -1,7 +1,10 @@
 //! Workers that come, go, fall silent and come back.
 
 use super::*;
-use crate::worker::{Drain, WorkerState};
+use crate::{
+    journal::{Change, Supervision},
+    worker::{Drain, WorkerInfo, WorkerState},
+};
 use std::collections::BTreeMap;
 
 impl Brain {
@@ -177,6 +180,29 @@ impl Brain {
             self.gone_workers.push(WorkerRecord { phase: Phase::Terminated, ..worker.record });
             self.watch_worker(id, why);
         }
+    }
+
+    /// An older connection says nothing about what the worker is now.
+    pub(super) fn describe(&mut self, id: WorkerId, connection: Connection, info: WorkerInfo) {
+        let Some(worker) = self.fleet.get(id).filter(|worker| worker.connection == Some(connection)) else { return };
+        self.fleet.redescribe(WorkerRecord { info, ..worker.record.clone() });
+        self.dirty_workers.insert(id);
+    }
+
+    pub(super) fn supervised(&mut self, worker: WorkerId, news: Supervision) {
+        if self.fleet.get(worker).is_some() {
+            self.moves.changes.push(Change::Supervision { worker, news });
+        }
+    }
+
+    pub(super) fn restart_handler(&mut self, id: WorkerId, handler: String) -> Result<Answer, Refusal> {
+        let worker = self.fleet.get(id).ok_or(Refusal::NoSuchWorker(id))?;
+        if !worker.record.info.handlers.iter().any(|known| known.name == handler) {
+            return Err(Refusal::NoSuchHandler(id, handler));
+        }
+        let connection = worker.connection.ok_or(Refusal::NotConnected(id))?;
+        self.effects.push(Effect::RestartHandler { worker: id, connection, handler });
+        Ok(Answer::Done)
     }
 
     pub(super) fn expire_leases(&mut self) {

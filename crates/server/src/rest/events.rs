@@ -74,7 +74,7 @@ pub struct Event {
     id: String,
     #[schema(format = DateTime)]
     at: String,
-    /// Such as job.succeeded, worker.ready, schedule.fired, queue.paused.
+    /// Such as job.succeeded, worker.ready, schedule.fired, queue.paused, supervision.worker_replaced.
     r#type: String,
     /// The id of the job, worker or schedule; the name of the queue.
     subject: String,
@@ -82,6 +82,11 @@ pub struct Event {
     #[serde(skip_serializing_if = "String::is_empty")]
     queue: String,
     attempt: u32,
+    /// Of supervision: which handler of the worker, and what happened, for people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    what: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    detail: String,
 }
 
 impl From<&events::Event> for Event {
@@ -93,6 +98,8 @@ impl From<&events::Event> for Event {
             subject: event.subject.clone(),
             queue: event.queue.to_string(),
             attempt: event.attempt,
+            what: event.what.to_string(),
+            detail: event.detail.clone(),
         }
     }
 }
@@ -107,7 +114,7 @@ pub struct Which {
     job_id: Option<String>,
     #[param(min_length = 1)]
     queue: Option<String>,
-    /// Any of job, worker, schedule and queue.
+    /// Any of job, worker, schedule, queue and supervision.
     #[param(required = false)]
     kinds: Vec<String>,
 }

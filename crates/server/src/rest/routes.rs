@@ -64,6 +64,7 @@ pub fn table() -> OpenApiRouter<Rest> {
         ("workers.create_token", routes!(workers::create_token)),
         ("workers.get", routes!(workers::get)),
         ("workers.drain", routes!(workers::drain)),
+        ("workers.restart", routes!(workers::restart)),
         ("webhooks.list", routes!(webhooks::list)),
         ("webhooks.redeliver", routes!(webhooks::redeliver)),
         ("health.whole", routes!(health::whole)),

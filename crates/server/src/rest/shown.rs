@@ -330,8 +330,27 @@ pub struct Worker {
     pub task_types: Vec<String>,
     /// It starts no processes: shell and script work is not for it.
     pub tasks_only: bool,
+    /// Its handlers that have processes of their own.
+    pub handlers: Vec<Handler>,
     #[schema(format = DateTime)]
     pub registered_at: String,
+}
+
+/// A handler whose processes the worker supervises.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Handler {
+    /// The type, or pattern of types, that it is there for.
+    pub name: String,
+    /// critical, high, normal or best-effort.
+    pub sla: String,
+    /// Its types are not offered until somebody restarts it.
+    pub given_up: bool,
+}
+
+impl From<v1::HandlerInfo> for Handler {
+    fn from(wire: v1::HandlerInfo) -> Self {
+        Self { name: wire.name, sla: wire.sla, given_up: wire.given_up }
+    }
 }
 
 #[derive(Debug, Default, Serialize, ToSchema)]
@@ -362,6 +381,7 @@ impl From<&hodei_core::brain::WorkerView> for Worker {
             free: wire.free.unwrap_or_default().into(),
             task_types: info.task_types,
             tasks_only: info.tasks_only,
+            handlers: info.handlers.into_iter().map(Into::into).collect(),
             registered_at: moment(wire.registered_at_ms),
         }
     }
