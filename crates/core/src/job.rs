@@ -66,6 +66,8 @@ pub struct Extra {
     pub has_data: bool,
     /// It failed for good and was taken out of the dead-letter queue.
     pub discarded: bool,
+    /// Why it failed without having been given to a worker.
+    pub rejected: Option<Failure>,
 }
 
 /// One attempt at a job on one worker.
@@ -160,8 +162,17 @@ impl Job {
         self.executions.last_mut()
     }
 
-    /// Why the last attempt failed, if it did.
+    /// Why it failed without having been given to a worker.
+    pub fn rejected(&self) -> Option<&Failure> {
+        self.extra.as_ref()?.rejected.as_ref()
+    }
+
+    /// Why the last attempt failed, if it did, or there was none.
     pub fn last_failure(&self) -> Option<&Failure> {
+        self.rejected().or_else(|| self.last_failed_attempt())
+    }
+
+    fn last_failed_attempt(&self) -> Option<&Failure> {
         self.executions.iter().rev().find_map(|execution| match &execution.outcome {
             Some(Outcome::Failed(failure)) => Some(failure),
             _ => None,

@@ -1,7 +1,7 @@
 //! What a job asks of the worker that runs it, and when a worker has it.
 
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// What a job reserves on its worker besides one slot, and what the worker must be like.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -156,6 +156,63 @@ impl Constraints {
         text(self.zone.as_deref().unwrap_or_default());
         text(if self.zone_required { "required" } else { "preferred" });
         text(self.provider.as_deref().unwrap_or_default());
+    }
+}
+
+impl Expression {
+    pub fn holds(&self, labels: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
+        let value = labels.get(&self.key);
+        match self.operator {
+            Operator::In => value.is_some_and(|value| self.values.contains(value)),
+            Operator::NotIn => value.is_none_or(|value| !self.values.contains(value)),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
+/// As people write it.
+impl fmt::Display for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = &self.key;
+        match self.operator {
+            Operator::In if self.values.len() == 1 => write!(f, "{key}={}", self.values[0]),
+            Operator::In => write!(f, "{key} in ({})", self.values.join(", ")),
+            Operator::NotIn => write!(f, "{key} notin ({})", self.values.join(", ")),
+            Operator::Exists => f.write_str(key),
+            Operator::DoesNotExist => write!(f, "!{key}"),
+        }
+    }
+}
+
+impl Toleration {
+    pub fn covers(&self, taint: &Taint) -> bool {
+        self.key.as_ref().is_none_or(|key| *key == taint.key)
+            && self.value.as_ref().is_none_or(|value| *value == taint.value)
+    }
+}
+
+impl fmt::Display for Taint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.key)?;
+        if self.value.is_empty() { Ok(()) } else { write!(f, "={}", self.value) }
+    }
+}
+
+impl Capability {
+    /// Whether this is what is asked for: the same name, and the parameters that were named.
+    pub fn provides(&self, asked: &Capability) -> bool {
+        self.name == asked.name && asked.parameters.iter().all(|(key, value)| self.parameters.get(key) == Some(value))
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        for (i, (key, value)) in self.parameters.iter().enumerate() {
+            write!(f, "{}{key}={value}", if i == 0 { ':' } else { ',' })?;
+        }
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@ use super::{Answer, Brain, ProviderOrder, Refusal, TemplateOrder};
 use crate::{
     id::WorkerId,
     journal::{Change, ProviderChange, TemplateChange},
-    placement::SchedulerSettings,
+    placement::{Needs, SchedulerSettings},
     provider::{Instance, ProviderCapabilities, ProviderFailure, ProviderHealth, ProviderRecord},
     template::WorkerTemplate,
     time::Elapsed,
@@ -98,6 +98,11 @@ impl Brain {
         self.provisioning.settings
     }
 
+    /// The provider and the template by which a worker would be made that can run such a job, if any would.
+    pub fn could_provision(&self, _needs: &Needs) -> Option<(Arc<str>, Arc<str>)> {
+        None
+    }
+
     pub fn providers(&self) -> Vec<ProviderView> {
         let view = |provider: &Provider| ProviderView {
             record: provider.record.clone(),
@@ -123,6 +128,8 @@ impl Brain {
     pub(super) fn set_scheduler(&mut self, settings: SchedulerSettings) -> Answer {
         self.provisioning.settings = settings;
         self.provisioning.settings_dirty = true;
+        self.fleet.set_scheduler(settings);
+        self.recheck = true;
         Answer::Scheduler(settings)
     }
 

@@ -5,7 +5,6 @@ use crate::{
     journal::Change,
     worker::{Drain, WorkerState},
 };
-use std::collections::BTreeMap;
 
 impl Brain {
     pub(super) fn register(&mut self, request: Registration) -> Result<Answer, Refusal> {
@@ -22,12 +21,13 @@ impl Brain {
             registered_at: self.now,
             origin: self.fleet.get(id).and_then(|worker| worker.record.origin.clone()),
             drain: None,
-            history: BTreeMap::new(),
+            history: self.fleet.get(id).map(|worker| worker.record.history.clone()).unwrap_or_default(),
         };
         match self.fleet.get(id).map(|worker| worker.connection) {
             Some(connection) => {
                 self.close(id, connection);
                 self.fleet.redescribe(record.clone());
+                self.recheck = true;
             }
             None => self.fleet.add(record.clone(), self.elapsed + self.config.lease),
         }
@@ -55,6 +55,7 @@ impl Brain {
         if let (Some(info), Some(worker)) = (renewed, self.fleet.get(id)) {
             self.fleet.redescribe(WorkerRecord { info: *info, ..worker.record.clone() });
             self.dirty_workers.insert(id);
+            self.recheck = true;
         }
         let (now, lease_until) = (self.elapsed, self.elapsed + self.config.lease);
         self.fleet.update(id, |worker| {
@@ -139,6 +140,7 @@ impl Brain {
         });
         let connection = connection.ok_or(Refusal::NoSuchWorker(id))?;
         self.dirty_workers.insert(id);
+        self.recheck = true;
         self.note_worker(id, WorkerState::Draining);
         if let Some(connection) = connection {
             self.tell_to_drain(id, connection);
@@ -156,6 +158,7 @@ impl Brain {
         }
         self.close(id, connection);
         if let Some(worker) = self.fleet.remove(id) {
+            self.recheck = true;
             self.dirty_workers.remove(&id);
             self.gone_workers.push(WorkerRecord { phase: Phase::Terminated, ..worker.record });
             self.note_worker(id, WorkerState::Terminated);
