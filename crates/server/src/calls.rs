@@ -6,6 +6,7 @@ mod dead_letters;
 mod jobs;
 mod logs;
 mod queues;
+mod scheduler;
 mod schedules;
 mod webhooks;
 mod workers;
