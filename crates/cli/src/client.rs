@@ -12,6 +12,7 @@ use hodei_api::{
         job_execution_service_client::JobExecutionServiceClient as Jobs,
         log_stream_service_client::LogStreamServiceClient as Logs, queue_service_client::QueueServiceClient as Queues,
         schedule_service_client::ScheduleServiceClient as Schedules,
+        scheduler_service_client::SchedulerServiceClient as Scheduler,
         webhook_service_client::WebhookServiceClient as Webhooks,
         worker_admin_service_client::WorkerAdminServiceClient as Admin,
     },
@@ -252,6 +253,10 @@ impl Client {
 
     pub fn queues(&self) -> Queues<Authorized> {
         Queues::new(self.channel.clone())
+    }
+
+    pub fn scheduler(&self) -> Scheduler<Authorized> {
+        Scheduler::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
     pub fn schedules(&self) -> Schedules<Authorized> {

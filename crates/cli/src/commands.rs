@@ -11,6 +11,7 @@ pub mod logs;
 pub mod queue;
 pub mod run;
 pub mod schedule;
+pub mod scheduler;
 pub mod serve;
 pub mod spec;
 pub mod token;

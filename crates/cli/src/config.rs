@@ -2,13 +2,19 @@
 
 use crate::values::{self, Cores};
 use anyhow::{Context, Result, bail};
-use hodei_core::{spec::Secret, time::Millis, worker::Sla};
+use hodei_core::{
+    requirements::{Capability, Isolation, Taint},
+    spec::Secret,
+    time::Millis,
+    worker::Sla,
+};
 use serde::Deserialize;
 use std::{
     collections::BTreeMap,
     env, fs,
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 use toml::{Table, Value};
 
@@ -174,6 +180,19 @@ pub struct Worker {
     pub cpu: Option<Cores>,
     #[serde(deserialize_with = "values::optional_size_field")]
     pub memory: Option<u64>,
+    #[serde(deserialize_with = "values::optional_size_field")]
+    pub disk: Option<u64>,
+    pub gpus: u32,
+    #[serde(deserialize_with = "values::labels_field")]
+    pub labels: Vec<(Arc<str>, Arc<str>)>,
+    #[serde(deserialize_with = "values::taints_field")]
+    pub taints: Vec<Taint>,
+    #[serde(deserialize_with = "values::capabilities_field")]
+    pub capabilities: Vec<Capability>,
+    pub zone: String,
+    #[serde(deserialize_with = "values::isolation_field")]
+    pub isolation: Isolation,
+    pub image: String,
     pub pids_limit: u32,
     #[serde(deserialize_with = "values::size_field")]
     pub spool: u64,
@@ -262,6 +281,23 @@ mod tests {
         };
         assert!(complaint("[server]\nleese = '1s'").starts_with("server.leese: there is no such setting"));
         assert!(complaint("[worker]\nslots = 'two'").starts_with("worker.slots: must be a integer"));
+    }
+
+    #[test]
+    fn what_a_worker_is_is_read_and_its_mistakes_named() {
+        let read = |text: &str| Config::from_text(&format!("[worker]\n{text}")).map(|config| config.worker);
+        let worker = read("labels = ['disk=ssd']\ntaints = ['gpu:PreferNoSchedule']\nisolation = 'vm'\ndisk = '1GiB'");
+        let worker = worker.expect("a worker");
+        assert_eq!((worker.labels.len(), worker.isolation, worker.disk), (1, Isolation::Vm, Some(1 << 30)));
+        for (text, part) in [
+            ("labels = ['disk']", "worker.labels"),
+            ("taints = ['x:Never']", "worker.taints"),
+            ("isolation = 'wall'", "worker.isolation"),
+            ("capabilities = ['cuda:12']", "worker.capabilities"),
+        ] {
+            let problem = format!("{:#}", read(text).expect_err("must be refused"));
+            assert!(problem.contains(part), "{text}: {problem}");
+        }
     }
 
     #[test]

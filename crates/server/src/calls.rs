@@ -6,6 +6,7 @@ mod dead_letters;
 mod jobs;
 mod logs;
 mod queues;
+mod scheduler;
 mod schedules;
 mod webhooks;
 mod workers;
@@ -117,7 +118,7 @@ impl From<Refusal> for Problem {
             | Refusal::NoSuchSchedule
             | Refusal::NoSuchProvider(_)
             | Refusal::NoSuchTemplate(_) => Problem::NotFound(said),
-            Refusal::Illegal(_) | Refusal::NotConnected(_) => Problem::Precondition(said),
+            Refusal::Illegal(_) | Refusal::NotConnected(_) | Refusal::NotPlaced(_) => Problem::Precondition(said),
             Refusal::Token(_) => Problem::Unauthenticated(said),
             Refusal::NoSuchDependency(id) => {
                 Problem::Invalid(Invalid::new("depends_on", format!("there is no job {id}")))

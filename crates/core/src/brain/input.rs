@@ -42,6 +42,12 @@ pub enum Input {
         caller: Caller,
         job: JobId,
     },
+    /// An operator gives a waiting job to a worker.
+    Assign {
+        caller: Caller,
+        job: JobId,
+        worker: WorkerId,
+    },
     /// Gives a blocked job what it waits for.
     Resume {
         caller: Caller,
@@ -440,6 +446,8 @@ pub enum Refusal {
     Illegal(#[from] IllegalEvent),
     #[error(transparent)]
     Token(#[from] TokenRefused),
+    #[error("the job is not placed: {0}")]
+    NotPlaced(String),
     #[error("depends_on: there is no job {0}")]
     NoSuchDependency(JobId),
     #[error("depends_on: {0} was there already under its idempotency key; name it by its id")]

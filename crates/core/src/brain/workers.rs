@@ -5,7 +5,6 @@ use crate::{
     journal::{Change, Supervision},
     worker::{Drain, WorkerInfo, WorkerState},
 };
-use std::collections::BTreeMap;
 
 impl Brain {
     pub(super) fn register(&mut self, request: Registration) -> Result<Answer, Refusal> {
@@ -25,12 +24,13 @@ impl Brain {
             registered_at: self.now,
             origin: self.fleet.get(id).and_then(|worker| worker.record.origin.clone()),
             drain: None,
-            history: BTreeMap::new(),
+            history: self.fleet.get(id).map(|worker| worker.record.history.clone()).unwrap_or_default(),
         };
         match self.fleet.get(id).map(|worker| worker.connection) {
             Some(connection) => {
                 self.close(id, connection);
                 self.fleet.redescribe(record.clone());
+                self.recheck = true;
             }
             None => self.fleet.add(record.clone(), self.elapsed + self.config.lease),
         }
@@ -60,6 +60,7 @@ impl Brain {
         if let (Some(info), Some(worker)) = (renewed, self.fleet.get(id)) {
             self.fleet.redescribe(WorkerRecord { info: *info, ..worker.record.clone() });
             self.dirty_workers.insert(id);
+            self.recheck = true;
         }
         let (now, lease_until) = (self.elapsed, self.elapsed + self.config.lease);
         self.fleet.update(id, |worker| {
@@ -150,6 +151,7 @@ impl Brain {
         self.dirty_workers.insert(id);
         self.watch_worker(id, &reason);
         self.note_draining(id);
+        self.recheck = true;
         if let Some(connection) = connection {
             self.tell_to_drain(id, connection);
         }
@@ -173,6 +175,7 @@ impl Brain {
 
     pub(super) fn remove_worker(&mut self, id: WorkerId, why: &str) {
         if let Some(worker) = self.fleet.remove(id) {
+            self.recheck = true;
             self.dirty_workers.remove(&id);
             if let Some(connection) = worker.connection {
                 self.effects.push(Effect::Close { worker: id, connection });

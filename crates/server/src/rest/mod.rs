@@ -10,6 +10,7 @@ mod logs;
 mod problem;
 mod queues;
 mod routes;
+mod scheduler;
 mod schedules;
 mod shown;
 mod submit;
