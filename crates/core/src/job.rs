@@ -66,6 +66,8 @@ pub struct Extra {
     pub has_data: bool,
     /// It failed for good and was taken out of the dead-letter queue.
     pub discarded: bool,
+    /// Why it failed for good without being given to a worker.
+    pub refused: Option<Box<Failure>>,
 }
 
 /// One attempt at a job on one worker.
@@ -160,12 +162,16 @@ impl Job {
         self.executions.last_mut()
     }
 
-    /// Why the last attempt failed, if it did.
+    /// Why it was refused, or else why the last attempt failed, if it did.
     pub fn last_failure(&self) -> Option<&Failure> {
-        self.executions.iter().rev().find_map(|execution| match &execution.outcome {
-            Some(Outcome::Failed(failure)) => Some(failure),
-            _ => None,
-        })
+        let refused = self.extra.as_ref().and_then(|extra| extra.refused.as_deref());
+        let failed = || {
+            self.executions.iter().rev().find_map(|execution| match &execution.outcome {
+                Some(Outcome::Failed(failure)) => Some(failure),
+                _ => None,
+            })
+        };
+        refused.or_else(failed)
     }
 
     pub fn started_at(&self) -> Option<Time> {

@@ -93,10 +93,13 @@ impl Brain {
     /// A job that had failed for good goes on.
     fn revived(&mut self, id: JobId) {
         let Some(entry) = self.jobs.get_mut(&id) else { return };
-        if entry.job.extra.as_mut().is_some_and(|extra| std::mem::take(&mut extra.discarded)) {
-            return;
-        }
         let failure = entry.job.last_failure().cloned();
+        if let Some(extra) = &mut entry.job.extra {
+            extra.refused = None;
+            if std::mem::take(&mut extra.discarded) {
+                return;
+            }
+        }
         let task_type = entry.job.task_type.as_deref();
         let fingerprint = failure.map(|failure| Fingerprint::of(task_type, &failure));
         let fingerprint = fingerprint.unwrap_or_else(|| Fingerprint::never_ran(task_type));
