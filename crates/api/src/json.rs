@@ -3,6 +3,8 @@
 //!
 //! REST, files of jobs and the children of a handler all use this one form.
 
+pub mod fleet;
+
 use crate::v1;
 use hodei_core::{
     spec::{Invalid, OnDependencyFailure},

@@ -1,5 +1,9 @@
 //! The command line.
 
+mod fleet;
+
+pub use fleet::{PoolArgs, PoolCommand, PoolFields, ProviderArgs, ProviderCommand};
+
 use crate::{
     config::Handler,
     values::{self, Cores},
@@ -77,6 +81,12 @@ pub enum Command {
     /// Run, list and drain workers.
     #[command(subcommand)]
     Worker(WorkerCommand),
+    /// Those who make workers: list, add, check, steer.
+    #[command(subcommand)]
+    Provider(ProviderCommand),
+    /// Kinds of workers that are made on demand, and how many stand ready.
+    #[command(subcommand)]
+    Pool(PoolCommand),
     /// Make, list and revoke credentials.
     #[command(subcommand)]
     Token(TokenCommand),
@@ -545,7 +555,7 @@ pub struct EventsArgs {
     /// Only of jobs of this queue, and of the queue itself.
     #[arg(long)]
     pub queue: Option<String>,
-    /// Only of these kinds: job, worker, schedule, queue.
+    /// Only of these kinds: job, worker, schedule, queue, provider, template.
     #[arg(long)]
     pub kind: Vec<String>,
     /// End after so many.
@@ -623,7 +633,15 @@ pub enum WorkerCommand {
     /// List the workers that a server knows.
     List,
     /// Let a worker finish what it runs, give it nothing new, and have it leave.
-    Drain { id: String },
+    Drain {
+        id: String,
+        /// What still runs after this long is given back to the queue.
+        #[arg(long, value_name = "TIME", value_parser = values::length)]
+        deadline: Option<Millis>,
+        /// For people.
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        reason: String,
+    },
 }
 
 #[derive(Debug, Args)]

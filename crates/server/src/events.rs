@@ -92,11 +92,13 @@ pub struct Event {
     pub at: Time,
     /// Such as `job.succeeded`.
     pub name: String,
-    /// Of the job, worker or schedule; the name of the queue.
+    /// Of the job, worker or schedule; the name of the queue, provider or template.
     pub subject: String,
     /// Of a job; empty when the job is not kept any more.
     pub queue: Arc<str>,
     pub attempt: u32,
+    /// For people, where there is more to say.
+    pub detail: String,
 }
 
 /// What a follower wants to hear of; all that is set must match.
@@ -104,11 +106,11 @@ pub struct Event {
 pub struct Wanted {
     pub job: Option<JobId>,
     pub queue: Option<String>,
-    /// Any of `job`, `worker`, `schedule`, `queue`; empty for all.
+    /// Any of [`KINDS`]; empty for all.
     pub kinds: Vec<String>,
 }
 
-const KINDS: [&str; 4] = ["job", "worker", "schedule", "queue"];
+const KINDS: [&str; 6] = ["job", "worker", "schedule", "queue", "provider", "template"];
 
 impl Wanted {
     pub fn check(&self) -> Result<(), Invalid> {
@@ -247,25 +249,27 @@ impl Follower {
 
 fn events_of(commit: &Commit, queues: &IdMap<JobId, Arc<str>>) -> Vec<Event> {
     let mut events = Vec::new();
-    let mut push = |at: Time, name: String, subject: String, queue: Arc<str>, attempt: u32| {
+    let mut push = |at: Time, name: String, subject: String, (queue, attempt): (Arc<str>, u32), detail: &str| {
         let place = u32::try_from(events.len()).unwrap_or(u32::MAX);
-        events.push(Event { id: EventId { commit: commit.id, place }, at, name, subject, queue, attempt });
+        let (id, detail) = (EventId { commit: commit.id, place }, detail.to_owned());
+        events.push(Event { id, at, name, subject, queue, attempt, detail });
     };
-    let none: Arc<str> = "".into();
+    let empty: Arc<str> = "".into();
+    let none = || (Arc::clone(&empty), 0);
     for change in &commit.changes {
         match change {
             Change::Job { id, steps } => {
-                let queue = queues.get(id).unwrap_or(&none);
+                let queue = queues.get(id).unwrap_or(&empty);
                 for step in steps {
                     let name = format!("job.{}", step.state.name());
-                    push(step.at, name, id.to_string(), Arc::clone(queue), step.attempt);
+                    push(step.at, name, id.to_string(), (Arc::clone(queue), step.attempt), "");
                 }
             }
-            Change::Worker { id, state, at, .. } => {
-                push(*at, format!("worker.{}", state.name()), id.to_string(), Arc::clone(&none), 0);
+            Change::Worker { id, state, at, why } => {
+                push(*at, format!("worker.{}", state.name()), id.to_string(), none(), why);
             }
             Change::Schedule { id, what, at } => {
-                push(*at, format!("schedule.{}", schedule_word(*what)), id.to_string(), Arc::clone(&none), 0);
+                push(*at, format!("schedule.{}", schedule_word(*what)), id.to_string(), none(), "");
             }
             Change::Queue { name, what, at } => {
                 let word = match what {
@@ -273,13 +277,15 @@ fn events_of(commit: &Commit, queues: &IdMap<JobId, Arc<str>>) -> Vec<Event> {
                     QueueChange::Resumed => "resumed",
                     QueueChange::Configured => "configured",
                 };
-                push(*at, format!("queue.{word}"), name.to_string(), Arc::clone(&none), 0);
+                push(*at, format!("queue.{word}"), name.to_string(), none(), "");
             }
             Change::Provider { name, what, at } => {
-                push(*at, format!("provider.{}", provider_word(what)), name.to_string(), Arc::clone(&none), 0);
+                let event = format!("provider.{}", provider_word(what));
+                push(*at, event, name.to_string(), none(), &provider_detail(what));
             }
             Change::Template { name, what, at } => {
-                push(*at, format!("template.{}", template_word(what)), name.to_string(), Arc::clone(&none), 0);
+                let event = format!("template.{}", template_word(what));
+                push(*at, event, name.to_string(), none(), template_detail(what));
             }
         }
     }
@@ -294,6 +300,23 @@ fn provider_word(what: &ProviderChange) -> &'static str {
         ProviderChange::Disabled => "disabled",
         ProviderChange::Health(health) => health.name(),
         ProviderChange::Failed(_) => "failed",
+    }
+}
+
+fn provider_detail(what: &ProviderChange) -> String {
+    match what {
+        ProviderChange::Health(health) => health.reason().to_owned(),
+        ProviderChange::Failed(failure) => format!("{}: {}", failure.class.name(), failure.message),
+        ProviderChange::Added | ProviderChange::Removed | ProviderChange::Enabled | ProviderChange::Disabled => {
+            String::new()
+        }
+    }
+}
+
+fn template_detail(what: &TemplateChange) -> &str {
+    match what {
+        TemplateChange::FailedPermanent(why) => why,
+        TemplateChange::Put | TemplateChange::Removed | TemplateChange::Replaced | TemplateChange::Restarted => "",
     }
 }
 

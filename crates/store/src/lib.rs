@@ -109,6 +109,9 @@ pub trait Store: Send + Sync + 'static {
     /// In the order of their names.
     fn templates(&self) -> Answer<'_, Vec<WorkerTemplate>>;
 
+    /// Names this database among all: what is made elsewhere on its behalf is marked with it.
+    fn cluster(&self) -> Answer<'_, String>;
+
     /// None while nobody has changed anything.
     fn scheduler(&self) -> Answer<'_, Option<SchedulerSettings>>;
 

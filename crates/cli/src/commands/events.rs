@@ -38,7 +38,8 @@ pub async fn run(client: &mut Client, args: EventsArgs, json: bool) -> Result<u8
 fn line(event: &v1::Event) -> String {
     let queue = if event.queue.is_empty() { String::new() } else { format!("  queue {}", event.queue) };
     let run = if event.attempt == 0 { String::new() } else { format!("  run {}", event.attempt) };
-    format!("{}  {:<18} {}{queue}{run}", output::timestamp(event.at_ms), event.r#type, event.subject)
+    let detail = if event.detail.is_empty() { String::new() } else { format!("  {}", event.detail) };
+    format!("{}  {:<18} {}{queue}{run}{detail}", output::timestamp(event.at_ms), event.r#type, event.subject)
 }
 
 fn event_json(event: &v1::Event) -> serde_json::Value {
@@ -48,6 +49,7 @@ fn event_json(event: &v1::Event) -> serde_json::Value {
         "type": event.r#type,
         "subject": event.subject,
         "queue": (!event.queue.is_empty()).then_some(&event.queue),
+        "detail": (!event.detail.is_empty()).then_some(&event.detail),
         "attempt": (event.attempt > 0).then_some(event.attempt),
     })
 }

@@ -11,6 +11,7 @@ use crate::{
 use anyhow::{Result, bail};
 use futures::future::FutureExt;
 use hodei_api::v1;
+use hodei_core::time::Millis;
 use hodei_worker::{AgentOptions, Capacity, Connect, LinkError, Processes, WorkerInfo, guardian::GuardianCommand};
 use rustix::system::{sysinfo, uname};
 use serde_json::{Value, json};
@@ -106,7 +107,7 @@ pub async fn list(client: &mut Client, json: bool) -> Result<u8> {
     Ok(exit::OK)
 }
 
-const COLUMNS: [output::Column; 8] = [
+const COLUMNS: [output::Column; 10] = [
     ("ID", 0),
     ("NAME", 1),
     ("STATE", 0),
@@ -114,7 +115,9 @@ const COLUMNS: [output::Column; 8] = [
     ("SLOTS", 3),
     ("FREE CPU", 4),
     ("FREE MEMORY", 5),
-    ("RUNS", 6),
+    ("RUNS", 8),
+    ("POOL", 6),
+    ("LEAVES BECAUSE", 7),
 ];
 
 fn row(worker: &v1::Worker) -> Vec<String> {
@@ -131,6 +134,11 @@ fn row(worker: &v1::Worker) -> Vec<String> {
         format!("{}", free.cpu_millis as f64 / 1000.0),
         bytesize::ByteSize(u64::try_from(free.memory_bytes).unwrap_or(0)).to_string(),
         offer,
+        match worker.provider.as_str() {
+            "" => String::new(),
+            provider => format!("{} ({provider})", worker.template),
+        },
+        worker.drain_reason.clone(),
     ]
 }
 
@@ -149,15 +157,31 @@ fn worker_json(worker: &v1::Worker) -> Value {
         "tasks_only": info.tasks_only,
         "free": capacity(worker.free.unwrap_or_default()),
         "registered_at": output::timestamp(worker.registered_at_ms),
+        "provider": (!worker.provider.is_empty()).then_some(&worker.provider),
+        "template": (!worker.template.is_empty()).then_some(&worker.template),
+        "drain_reason": (!worker.drain_reason.is_empty()).then_some(&worker.drain_reason),
     })
 }
 
-pub async fn drain(client: &mut Client, id: String, json: bool) -> Result<u8> {
-    let request = v1::DrainWorkerRequest { worker_id: id.clone(), ..v1::DrainWorkerRequest::default() };
+pub async fn drain(
+    client: &mut Client,
+    id: String,
+    deadline: Option<Millis>,
+    reason: String,
+    json: bool,
+) -> Result<u8> {
+    let deadline_ms = deadline.map_or(0, |length| i64::try_from(length.0.max(1)).unwrap_or(i64::MAX));
+    let request = v1::DrainWorkerRequest { worker_id: id.clone(), reason, deadline_ms };
     client.admin().drain_worker(request).await.map_err(|status| explain(&status))?;
-    match json {
-        true => output::print_json(&json!({ "worker_id": id, "state": "draining" })),
-        false => output::println("draining: it finishes what it runs, takes nothing new, and leaves"),
+    match (json, deadline) {
+        (true, _) => output::print_json(&json!({ "worker_id": id, "state": "draining" })),
+        (false, None) => output::println("draining: it finishes what it runs, takes nothing new, and leaves"),
+        (false, Some(_)) => {
+            let within = output::span(deadline_ms);
+            output::println(&format!(
+                "draining: it takes nothing new and leaves; what still runs after {within} is given back"
+            ));
+        }
     }
     Ok(exit::OK)
 }

@@ -319,7 +319,7 @@ pub struct Worker {
     pub name: String,
     pub hostname: String,
     pub version: String,
-    /// connecting, ready, busy, draining, unhealthy or terminated.
+    /// creating, connecting, ready, busy, draining, unhealthy, terminating or terminated.
     pub state: &'static str,
     /// Executions it holds.
     pub running: i32,
@@ -332,6 +332,14 @@ pub struct Worker {
     pub tasks_only: bool,
     #[schema(format = DateTime)]
     pub registered_at: String,
+    /// Who made it, of what template; left out for one that came by itself.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub provider: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub template: String,
+    /// Why it leaves.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub drain_reason: String,
 }
 
 #[derive(Debug, Default, Serialize, ToSchema)]
@@ -363,6 +371,9 @@ impl From<&hodei_core::brain::WorkerView> for Worker {
             task_types: info.task_types,
             tasks_only: info.tasks_only,
             registered_at: moment(wire.registered_at_ms),
+            provider: wire.provider,
+            template: wire.template,
+            drain_reason: wire.drain_reason,
         }
     }
 }

@@ -5,3 +5,8 @@ CREATE TABLE worker_templates (name text NOT NULL PRIMARY KEY, record bytea NOT 
 
 -- One row, once an operator has changed anything.
 CREATE TABLE scheduler (one boolean NOT NULL PRIMARY KEY CHECK (one), record bytea NOT NULL);
+
+-- Names this database among all.
+CREATE TABLE cluster (id text NOT NULL);
+
+INSERT INTO cluster (id) VALUES (replace(gen_random_uuid()::text, '-', ''));

@@ -5,3 +5,8 @@ CREATE TABLE worker_templates (name TEXT NOT NULL PRIMARY KEY, record BLOB NOT N
 
 -- One row, once an operator has changed anything.
 CREATE TABLE scheduler (one INTEGER PRIMARY KEY CHECK (one = 1), record BLOB NOT NULL) STRICT;
+
+-- Names this database among all.
+CREATE TABLE cluster (id TEXT NOT NULL) STRICT;
+
+INSERT INTO cluster (id) VALUES (lower(hex(randomblob(16))));

@@ -156,6 +156,8 @@ fn template(name: &str, warm: u32) -> WorkerTemplate {
 pub async fn the_fleet_comes_and_goes(store: Arc<dyn Store>) {
     let mut leader = Leader::of(&store).await;
     assert_eq!(store.scheduler().await.expect("scheduler"), None);
+    let cluster = store.cluster().await.expect("a name");
+    assert!(cluster.len() == 32 && cluster.chars().all(|c| c.is_ascii_hexdigit()), "{cluster}");
     let closed = SchedulerSettings { threshold: 40, fleet: FleetPolicy::Closed, ..SchedulerSettings::default() };
     let batch = Batch {
         scheduler: Some(closed),

@@ -177,6 +177,10 @@ impl Store for Postgres {
         self.read(read::templates)
     }
 
+    fn cluster(&self) -> Answer<'_, String> {
+        self.read(read::cluster)
+    }
+
     fn scheduler(&self) -> Answer<'_, Option<SchedulerSettings>> {
         self.read(read::scheduler)
     }

@@ -168,6 +168,10 @@ pub async fn templates(client: Object) -> Result<Vec<WorkerTemplate>, StoreError
     records(&client, "SELECT record FROM worker_templates ORDER BY name COLLATE \"C\"", &[]).await
 }
 
+pub async fn cluster(client: Object) -> Result<String, StoreError> {
+    Ok(client.query_one("SELECT id FROM cluster", &[]).await?.try_get(0)?)
+}
+
 pub async fn scheduler(client: Object) -> Result<Option<SchedulerSettings>, StoreError> {
     Ok(records(&client, "SELECT record FROM scheduler", &[]).await?.pop())
 }

@@ -156,6 +156,10 @@ impl Store for Sqlite {
         self.read(read::templates)
     }
 
+    fn cluster(&self) -> Answer<'_, String> {
+        self.read(read::cluster)
+    }
+
     fn scheduler(&self) -> Answer<'_, Option<SchedulerSettings>> {
         self.read(read::scheduler)
     }

@@ -269,6 +269,10 @@ pub fn templates(connection: &Connection) -> Result<Vec<WorkerTemplate>, StoreEr
     records(connection, "SELECT record FROM worker_templates ORDER BY name", ())
 }
 
+pub fn cluster(connection: &Connection) -> Result<String, StoreError> {
+    Ok(connection.query_one("SELECT id FROM cluster", (), |row| row.get(0))?)
+}
+
 pub fn scheduler(connection: &Connection) -> Result<Option<SchedulerSettings>, StoreError> {
     Ok(records(connection, "SELECT record FROM scheduler", ())?.pop())
 }
