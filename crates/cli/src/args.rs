@@ -664,6 +664,9 @@ pub struct WorkerArgs {
     /// Memory that jobs may reserve; what the machine has by default.
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub memory: Option<u64>,
+    /// Let jobs find the environment of this worker, but for what begins with HODEI_. For workers in an image of their own.
+    #[arg(long)]
+    pub pass_environment: bool,
     /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on) or TYPE=http://ADDRESS.
     /// May be given several times, and adds to those of the configuration.
     #[arg(long, value_name = "TYPE=WHAT", value_parser = Handler::parse)]

@@ -56,6 +56,8 @@ pub struct AgentOptions {
 #[derive(Clone, Debug)]
 pub struct Processes {
     pub pids_limit: u32,
+    /// Whether jobs find the environment of this process, but for what is Hodei's own.
+    pub pass_environment: bool,
     pub guardian: GuardianCommand,
 }
 
@@ -155,6 +157,7 @@ async fn live(
                 scratch: options.folder.join("scratch"),
                 pids_limit: processes.pids_limit,
                 log_budget: Arc::clone(&budget),
+                pass_environment: processes.pass_environment,
                 guardian: processes.guardian,
             };
             Some(Executor::start(config, events.clone()).await?)

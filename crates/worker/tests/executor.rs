@@ -173,6 +173,7 @@ impl Rig {
             scratch: scratch.path().join("worker"),
             pids_limit,
             log_budget: budget.clone(),
+            pass_environment: false,
             guardian,
         };
         let (sender, events) = mpsc::unbounded_channel();

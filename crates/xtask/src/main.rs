@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stderr, reason = "a command line tool reports its steps and failures on stderr")]
 
+mod agent;
 mod bench;
 mod chaos;
 mod fuzz;
@@ -32,6 +33,8 @@ enum Chore {
     Test(test::Args),
     /// Check what the compiler does not: dead files, unused dependencies, layering, leftovers
     Tidy,
+    /// Build the program so that it runs in every image, in target/static
+    Static(agent::Args),
     /// Measure Hodei on both stores, beside the limits of this machine and, if asked, its peers
     Bench(bench::Args),
     /// Hold a running server to the document of its REST API
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::Test(args) => test::run(&root, &args),
         Chore::Tidy => tidy::run(&root),
+        Chore::Static(args) => agent::run(&root, &args),
         Chore::Bench(args) => bench::run(&root, &args),
         Chore::Rest => python::env(&root).and_then(|python| rest::in_tests(&root, &python)),
         Chore::Sim(args) => sim::run(&root, &args),

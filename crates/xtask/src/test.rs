@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{chaos, python, rest, services, tidy};
+use crate::{agent, chaos, python, rest, services, tidy};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -36,11 +36,13 @@ pub fn run(root: &Path, args: &Args) -> Result<()> {
         step("tidy", || tidy::run(root))?;
     }
     let services = step("services", || services::start(root))?;
+    let agent = step("agent", || agent::build(root, false))?;
+    let agent = [("HODEI_TEST_AGENT", agent.display().to_string())];
     let python = step("packages", || python::env(root))?;
     step("tests", || {
         let mut arguments = vec!["test", "--workspace", "--"];
         arguments.extend(args.filter.iter().map(String::as_str));
-        cargo(root, &arguments, &[services.env(), &python].concat())
+        cargo(root, &arguments, &[services.env(), &agent, &python].concat())
     })?;
     if args.filter.is_empty() {
         step("rest", || rest::in_tests(root, &python))?;

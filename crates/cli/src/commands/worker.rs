@@ -42,18 +42,25 @@ pub async fn run(common: &Common, config: &Config, args: WorkerArgs) -> Result<u
     Ok(exit::OK)
 }
 
-/// How large a worker is, and its name.
+/// How large a worker is, its name, and what its jobs find.
 #[derive(Clone, Debug, Default)]
 pub struct Size {
     pub name: Option<String>,
     pub slots: Option<u32>,
     pub cpu: Option<Cores>,
     pub memory: Option<u64>,
+    pub pass_environment: bool,
 }
 
 impl Size {
     fn of(args: &WorkerArgs) -> Self {
-        Self { name: args.name.clone(), slots: args.slots, cpu: args.cpu, memory: args.memory }
+        Self {
+            name: args.name.clone(),
+            slots: args.slots,
+            cpu: args.cpu,
+            memory: args.memory,
+            pass_environment: args.pass_environment,
+        }
     }
 }
 
@@ -91,7 +98,11 @@ pub fn agent(
         spool_bytes: usize::try_from(config.worker.spool.max(SMALLEST_SPOOL))
             .unwrap_or(usize::MAX)
             .min(tokio::sync::Semaphore::MAX_PERMITS),
-        processes: Some(Processes { pids_limit: config.worker.pids_limit, guardian: GuardianCommand::default() }),
+        processes: Some(Processes {
+            pids_limit: config.worker.pids_limit,
+            pass_environment: size.pass_environment,
+            guardian: GuardianCommand::default(),
+        }),
         handlers: handlers(config.handler.iter().chain(more))?,
     })
 }

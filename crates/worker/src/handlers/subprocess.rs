@@ -5,7 +5,7 @@ mod message;
 mod process;
 
 use super::{Done, Program, Task, TaskError, TaskResult, view::View};
-use crate::executor::{Executor, ServiceCommand};
+use crate::executor::{Executor, ServiceCommand, inherited};
 use hodei_core::time::Millis;
 use message::{ToProcess, frame};
 use process::{Greeting, Keeper, Shared};
@@ -126,8 +126,8 @@ impl Subprocess {
         let modules = scratch.join("python");
         std::fs::create_dir_all(&modules)?;
         std::fs::write(modules.join("hodei_handler.py"), PYTHON)?;
-        let own = std::env::vars().filter(|(name, _)| !name.starts_with("HODEI_"));
-        let mut environment: BTreeMap<_, _> = own.chain(self.environment.clone()).collect();
+        let mut environment = inherited();
+        environment.extend(self.environment.clone());
         let path = environment.entry("PYTHONPATH".to_owned()).or_default();
         let after = if path.is_empty() { "" } else { ":" };
         *path = format!("{}{after}{path}", modules.display());
