@@ -89,6 +89,10 @@ pub enum TemplateChange {
     Removed,
     /// One of its workers took the place of one that failed.
     Replaced,
+    /// One in its warm pool failed: it ended, hangs, or does not begin what it took.
+    Crashed(String),
+    Hanging(String),
+    NotProducing(String),
     /// Its workers fail, and no more are made until a person asks.
     FailedPermanent(String),
     /// A person asked.

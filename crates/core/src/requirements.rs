@@ -1,5 +1,6 @@
 //! What a job asks of the worker that runs it, and when a worker has it.
 
+use crate::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -202,5 +203,47 @@ impl TaintEffect {
 
     pub fn parse(name: &str) -> Option<Self> {
         [TaintEffect::NoSchedule, TaintEffect::PreferNoSchedule].into_iter().find(|effect| effect.name() == name)
+    }
+}
+
+impl Constraints {
+    /// Whether a worker that says this of itself has all that is a must.
+    pub fn met_by(&self, info: &WorkerInfo) -> bool {
+        let tolerated = |taint: &Taint| self.tolerations.iter().any(|toleration| toleration.covers(taint));
+        let repelled = info.taints.iter().any(|taint| taint.effect == TaintEffect::NoSchedule && !tolerated(taint));
+        let capable = |asked: &Capability| info.capabilities.iter().any(|has| has.covers(asked));
+        !repelled
+            && info.isolation >= self.isolation
+            && self.image.as_ref().is_none_or(|image| info.image.as_ref() == Some(image))
+            && self.selector.iter().all(|expression| expression.holds(&info.labels))
+            && self.capabilities.iter().all(capable)
+            && (!self.zone_required || info.zone == self.zone)
+    }
+}
+
+impl Toleration {
+    pub fn covers(&self, taint: &Taint) -> bool {
+        self.key.as_ref().is_none_or(|key| *key == taint.key)
+            && self.value.as_ref().is_none_or(|value| *value == taint.value)
+    }
+}
+
+impl Capability {
+    /// Whether one that has this has what is asked for.
+    pub fn covers(&self, asked: &Capability) -> bool {
+        self.name == asked.name && asked.parameters.iter().all(|(name, value)| self.parameters.get(name) == Some(value))
+    }
+}
+
+impl Expression {
+    pub fn holds(&self, labels: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
+        let value = labels.get(&self.key);
+        let listed = value.is_some_and(|value| self.values.contains(value));
+        match self.operator {
+            Operator::In => listed,
+            Operator::NotIn => !listed,
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+        }
     }
 }

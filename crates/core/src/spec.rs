@@ -618,7 +618,10 @@ mod tests {
         }
         assert_eq!(rejected(|s| s.webhook = hook("https://a/", Some("secret"))), "webhook.secret");
         assert_eq!(rejected(|s| s.retry.fatal_exit_codes = vec![1; 257]), "retry.fatal_exit_codes");
-        assert_eq!(rejected(|s| s.retry.fatal_kinds = vec![FailureKind::Error; 11]), "retry.fatal_kinds");
+        assert_eq!(
+            rejected(|s| s.retry.fatal_kinds = vec![FailureKind::Error; FailureKind::ALL.len() + 1]),
+            "retry.fatal_kinds"
+        );
         let args = vec![String::new(); 2000];
         assert_eq!(rejected(|s| s.work = Work::Shell { program: "a".into(), args }), "work");
         assert_eq!(rejected(|s| s.working_directory = Some("/".repeat(2000))), "working_directory");

@@ -5,6 +5,7 @@ use crate::{
     time::Millis,
     worker::Capacity,
 };
+use hodei_supervise::Sla;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -27,6 +28,7 @@ pub struct WorkerTemplate {
     pub mounts: Vec<Mount>,
     /// The network that it is in, by the name that its provider knows; the provider's default when unset.
     pub network: Option<String>,
+    pub sla: Sla,
     pub reuse: Reuse,
     /// How many stand ready with nothing to do.
     pub warm: u32,
@@ -66,6 +68,7 @@ impl Default for WorkerTemplate {
             handlers: BTreeMap::new(),
             mounts: Vec::new(),
             network: None,
+            sla: Sla::default(),
             reuse: Reuse::default(),
             warm: 0,
             idle_timeout: Millis::seconds(60),

@@ -7,6 +7,7 @@ use crate::{
     time::Time,
     token::Hash,
 };
+use hodei_supervise::Sla;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,6 +39,8 @@ pub struct WorkerInfo {
     /// The image that it runs in, if it runs in one.
     #[serde(default)]
     pub image: Option<Arc<str>>,
+    #[serde(default)]
+    pub sla: Sla,
 }
 
 /// What kinds of work a worker runs.

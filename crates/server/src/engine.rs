@@ -729,14 +729,15 @@ impl Loop {
 
     fn parcel(&self, effect: Effect) -> Option<(Connection, Parcel)> {
         match effect {
-            Effect::Welcome { connection, verdicts, .. } => {
+            Effect::Welcome { connection, verdicts, heartbeat, .. } => {
                 let verdict = |bound: &Bound| Verdict {
                     execution: bound.execution,
                     keep: bound.job.is_some(),
                     log_entries: self.log_stored(bound.execution),
                 };
                 let held = verdicts.iter().map(verdict).collect();
-                let (lease, heartbeat) = (self.shared.options.lease, self.shared.options.heartbeat());
+                let (lease, usual) = (self.shared.options.lease, self.shared.options.heartbeat());
+                let heartbeat = heartbeat.map_or(usual, |heartbeat| heartbeat.min(usual));
                 Some((connection, Parcel::Message(ToWorker::Welcome(Welcome { lease, heartbeat, held }))))
             }
             Effect::Run { connection, job, execution, attempt, more, .. } => {
@@ -750,6 +751,7 @@ impl Loop {
             Effect::Close { connection, .. } => Some((connection, Parcel::Close)),
             Effect::Answer { .. }
             | Effect::Create { .. }
+            | Effect::Inspect { .. }
             | Effect::Destroy { .. }
             | Effect::Acked { .. }
             | Effect::ReadReady { .. }

@@ -325,6 +325,9 @@ fn template_word(what: &TemplateChange) -> &'static str {
         TemplateChange::Put => "put",
         TemplateChange::Removed => "removed",
         TemplateChange::Replaced => "worker_replaced",
+        TemplateChange::Crashed(_) => "worker_crashed",
+        TemplateChange::Hanging(_) => "worker_hanging",
+        TemplateChange::NotProducing(_) => "worker_not_producing",
         TemplateChange::FailedPermanent(_) => "worker_failed_permanent",
         TemplateChange::Restarted => "restarted",
     }

@@ -31,6 +31,10 @@ impl<K: Ord + Clone> Pool<K> {
         Self { limits, idle: BTreeMap::new() }
     }
 
+    pub(crate) fn set_limits(&mut self, limits: PoolLimits) {
+        self.limits = limits;
+    }
+
     /// Puts one in. When that is one too many, the one that was used least recently is pushed out: it must be ended.
     pub(crate) fn put(&mut self, Healthy(key): Healthy<K>, now: Duration) -> Option<K> {
         self.idle.insert(key, now);

@@ -100,6 +100,15 @@ impl<K: Ord + Clone> Swarm<K> {
         }
     }
 
+    /// Nobody could be heard until now: silence so far counts against none.
+    pub fn forgive(&mut self, now: Duration) {
+        self.members.values_mut().for_each(|health| health.last_beat = health.last_beat.max(now));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
     /// It is told to end; nobody gets it any more.
     pub fn stop(&mut self, key: &K) -> Result<(), Refused> {
         self.step(key, Step::Stop)?;
@@ -155,6 +164,16 @@ impl<K: Ord + Clone> Swarm<K> {
             }
         }
         Request::Make
+    }
+
+    /// Takes this one out of the pool, because somebody has chosen it.
+    pub fn claim(&mut self, key: &K) -> bool {
+        self.pool.remove(key)
+    }
+
+    /// From now on the pool keeps to these; what is in it stays until its time.
+    pub fn set_limits(&mut self, limits: PoolLimits) {
+        self.pool.set_limits(limits);
     }
 
     /// Takes one back that is alive and well, to be given out again. What is returned was pushed out, and must be ended.

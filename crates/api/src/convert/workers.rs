@@ -4,7 +4,7 @@ use super::{
     jobs::{count, signed},
     requirements::{
         self, capabilities_from_wire, capabilities_to_wire, isolation_from_wire, isolation_to_wire, map_to_wire,
-        some_text, taints_from_wire, taints_to_wire,
+        sla_from_wire, some_text, taints_from_wire, taints_to_wire,
     },
 };
 use crate::v1;
@@ -61,6 +61,7 @@ pub fn info_from_wire(info: v1::WorkerInfo) -> Result<WorkerInfo, Invalid> {
         zone: some_text("info.zone", &info.zone)?,
         isolation: isolation_from_wire("info.isolation", &info.isolation)?,
         image: some_text("info.image", &info.image)?,
+        sla: sla_from_wire("info.sla", &info.sla)?,
         offer: Offer { task_types: info.task_types.into_iter().map(Into::into).collect(), tasks_only: info.tasks_only },
     })
 }
@@ -80,6 +81,7 @@ pub fn info_to_wire(info: &WorkerInfo) -> v1::WorkerInfo {
         zone: info.zone.as_deref().unwrap_or_default().to_owned(),
         isolation: isolation_to_wire(info.isolation),
         image: info.image.as_deref().unwrap_or_default().to_owned(),
+        sla: info.sla.name().to_owned(),
     }
 }
 

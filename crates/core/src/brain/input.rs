@@ -5,7 +5,7 @@ use crate::{
     job::{ClassId, Job, Progress},
     placement::SchedulerSettings,
     protocol::{Finished, Hello, StopReason},
-    provider::{Instance, ProviderCapabilities, ProviderFailure, ProviderHealth, ProviderRecord},
+    provider::{Instance, InstanceState, ProviderCapabilities, ProviderFailure, ProviderHealth, ProviderRecord},
     queue::{QueueRecord, QueueSettings},
     schedule::ScheduleRecord,
     spec::{JobSpec, Priority},
@@ -88,6 +88,11 @@ pub enum Input {
         provider: Arc<str>,
         instances: Vec<Instance>,
         asked: Elapsed,
+    },
+    /// What became of [`Effect::Inspect`]: none when its provider has no such worker.
+    Inspected {
+        worker: WorkerId,
+        state: Option<InstanceState>,
     },
     /// What became of [`Effect::Create`].
     Created {
@@ -287,6 +292,8 @@ pub enum Effect {
         worker: WorkerId,
         connection: Connection,
         verdicts: Vec<Bound>,
+        /// How often it must show that it lives, where its SLA says so.
+        heartbeat: Option<Millis>,
     },
     Run {
         worker: WorkerId,
@@ -319,6 +326,11 @@ pub enum Effect {
     Create {
         worker: WorkerId,
         origin: Box<Origin>,
+    },
+    /// Is it still there? Its stream broke.
+    Inspect {
+        worker: WorkerId,
+        provider: Arc<str>,
     },
     /// The provider is to remove this worker, and to say before what it printed if `output`. To remove one that is not
     /// there changes nothing.

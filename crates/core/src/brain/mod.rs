@@ -21,6 +21,7 @@ mod provisioning;
 mod queues;
 mod ready;
 mod schedules;
+mod standing;
 mod timers;
 mod workers;
 
@@ -65,6 +66,7 @@ use provisioning::Provisioning;
 use queues::Queues;
 use ready::Ready;
 use schedules::Schedules;
+use standing::Standing;
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
@@ -84,6 +86,8 @@ pub struct Config {
     pub window: usize,
     /// How many classes may have waiting jobs at one time.
     pub class_limit: usize,
+    /// How long a worker that was made may take to register.
+    pub registration: Millis,
     /// Decides the jitter of retries.
     pub seed: u64,
 }
@@ -96,6 +100,7 @@ impl Default for Config {
             loss_limit: 3,
             window: 8192,
             class_limit: 100_000,
+            registration: Millis::seconds(60),
             seed: 0,
         }
     }
@@ -146,6 +151,8 @@ pub struct Brain {
     dirty_jobs: Vec<JobId>,
     dirty_workers: BTreeSet<WorkerId>,
     gone_workers: Vec<WorkerRecord>,
+    /// What people have been told of workers, and whom there may be news of.
+    standing: Standing,
     dirty_tokens: BTreeSet<Hash>,
     /// For how long leases are parked as the server leaves.
     parking: Option<Millis>,
@@ -233,6 +240,7 @@ impl Brain {
             dirty_jobs: Vec::new(),
             dirty_workers: BTreeSet::new(),
             gone_workers: Vec::new(),
+            standing: Standing::default(),
             dirty_tokens: BTreeSet::new(),
             parking: None,
             parked: false,
@@ -246,6 +254,7 @@ impl Brain {
         // All of what was left at the last commit: what the wall clock did since then says nothing.
         let parked = parked.map_or(Millis::ZERO, |until| until - loaded.last);
         brain.parked = parked > Millis::ZERO;
+        brain.take_back_made(&loaded.workers);
         for record in loaded.workers {
             let id = record.id;
             brain.fleet.add(record, now.elapsed + brain.config.lease);
@@ -270,6 +279,7 @@ impl Brain {
                 brain.go_on_telling(mark, job);
             }
         }
+        brain.standing = Standing::of(&brain.fleet);
         for (class, priority) in loaded.lanes {
             let wanted = brain.ready.expect(class, priority);
             brain.read_ready(wanted);
@@ -329,7 +339,11 @@ impl Brain {
             StateKind::Pending => !self.queues.is_paused(&job.queue),
             kind => !kind.is_finished(),
         };
-        !self.reads.none_open() || self.schedules.any_runs() || self.jobs.values().any(|entry| moves(&entry.job))
+        let promised = self.provisioning.has_work();
+        promised
+            || !self.reads.none_open()
+            || self.schedules.any_runs()
+            || self.jobs.values().any(|entry| moves(&entry.job))
     }
 
     /// Why a job is not running, in words.
@@ -343,7 +357,8 @@ impl Brain {
             State::Scheduled { .. } => "its worker has not started it yet".into(),
             State::Pending { .. } => {
                 let no_worker = || self.fleet.why_wait(job.task_type.as_deref(), &job.requirements);
-                self.why_held(&job.queue, job.concurrency()).unwrap_or_else(no_worker)
+                let held = self.why_held(&job.queue, job.concurrency());
+                held.or_else(|| self.why_unmade(job)).unwrap_or_else(no_worker)
             }
             _ => String::new(),
         }
@@ -355,7 +370,8 @@ impl Brain {
         let lease = expiry.map(|at| at.min(self.elapsed + LEASE_WATCH));
         let order = self.queues.next_wake().into_iter().chain(self.ready.next_rise());
         let due = self.timers.next().into_iter().chain(order).chain(self.schedules.next()).min();
-        (due, lease.into_iter().chain(self.placements.next_wake()).min())
+        let others = self.placements.next_wake().into_iter().chain(self.provisioning.next_wake());
+        (due, lease.into_iter().chain(others).min())
     }
 
     // ---- the turn -----------------------------------------------------------------------------------------------
@@ -365,6 +381,7 @@ impl Brain {
         let gap = now.elapsed - self.elapsed;
         if gap > STALL {
             self.fleet.extend_leases(gap);
+            self.forgive(gap);
         }
         self.now = self.now.max(now.wall);
         self.elapsed = self.elapsed.max(now.elapsed);
@@ -417,6 +434,7 @@ impl Brain {
                 self.provider_seen(&provider, health, capabilities);
             }
             Input::ProviderHas { provider, instances, asked } => self.provider_has(&provider, &instances, asked),
+            Input::Inspected { worker, state } => self.inspected(worker, state),
             Input::Created { worker, outcome } => self.created(worker, outcome),
             Input::Destroyed { worker, outcome, output } => self.destroyed(worker, outcome, &output),
             Input::CreateToken { caller, token } => {
@@ -438,6 +456,7 @@ impl Brain {
             }
             Input::Pause { caller, worker } => {
                 let known = self.fleet.update(worker, |worker| worker.paused = true);
+                self.watch_worker(worker, "");
                 if let Some(caller) = caller {
                     self.answer(caller, known.map(|()| Answer::Done).ok_or(Refusal::NoSuchWorker(worker)));
                 }
@@ -467,6 +486,8 @@ impl Brain {
         self.ready.clock(self.now);
         self.open_rates();
         self.place();
+        self.provision();
+        self.tell_standing();
         self.ask_for_more();
         (self.take_batch(), std::mem::take(&mut self.effects))
     }
@@ -614,6 +635,7 @@ impl Brain {
     }
 
     fn touch(&mut self, class: ClassId) {
+        self.provisioning.stir();
         if self.touched.last() != Some(&class) {
             self.touched.push(class);
         }
@@ -684,6 +706,7 @@ impl Brain {
         entry.job.begin(Execution::new(Run { execution, worker }, attempt, self.now));
         self.executions.insert(execution, id);
         self.fleet.update(worker, |worker| worker.hold(execution, &needs));
+        self.note_taken(worker, execution);
         self.send_run(id);
         true
     }
@@ -735,6 +758,7 @@ impl Brain {
         if let Some(current) = self.jobs.get_mut(&id).and_then(|entry| entry.job.current_mut()) {
             current.started_at = Some(at);
         }
+        self.note_begun(id, execution);
         Ok(())
     }
 
@@ -759,6 +783,7 @@ impl Brain {
             if !planted(Defect::SlotNotReleased) {
                 self.fleet.update(run.worker, |worker| worker.release(run.execution, &needs));
             }
+            self.note_freed(run.worker, run.execution);
         }
         Ok(())
     }

@@ -160,6 +160,7 @@ fn kind(effect: &Effect) -> &'static str {
         Effect::Acked { .. } => "acked",
         Effect::Drain { .. } => "drain",
         Effect::Create { .. } => "create",
+        Effect::Inspect { .. } => "inspect",
         Effect::Destroy { .. } => "destroy",
         Effect::Close { .. } => "close",
         Effect::Park { .. } => "park",

@@ -670,7 +670,7 @@ impl World {
                     self.send_down(link_key(life, connection), ToWorker::Stop { execution, why });
                 }
                 // No provider is part of the simulated clusters.
-                Effect::Create { .. } | Effect::Destroy { .. } => {}
+                Effect::Create { .. } | Effect::Inspect { .. } | Effect::Destroy { .. } => {}
                 Effect::Drain { connection, within, .. } => {
                     self.send_down(link_key(life, connection), ToWorker::Drain { within });
                 }
