@@ -715,6 +715,9 @@ impl Loop {
                 Effect::Destroy { worker, provider, output } => {
                     self.shared.fleet.send(Errand::Destroy { worker, provider, output });
                 }
+                Effect::Inspect { worker, provider } => {
+                    self.shared.fleet.send(Errand::Inspect { worker, provider });
+                }
                 Effect::Acked { connection, execution, .. } => acked.entry(connection).or_default().0.push(execution),
                 for_worker => parcels.extend(self.parcel(for_worker)),
             }

@@ -315,7 +315,10 @@ fn provider_detail(what: &ProviderChange) -> String {
 
 fn template_detail(what: &TemplateChange) -> &str {
     match what {
-        TemplateChange::FailedPermanent(why) => why,
+        TemplateChange::Crashed(why)
+        | TemplateChange::Hanging(why)
+        | TemplateChange::NotProducing(why)
+        | TemplateChange::FailedPermanent(why) => why,
         TemplateChange::Put | TemplateChange::Removed | TemplateChange::Replaced | TemplateChange::Restarted => "",
     }
 }

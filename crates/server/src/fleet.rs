@@ -50,6 +50,11 @@ pub enum Errand {
         provider: Arc<str>,
         output: bool,
     },
+    /// Is it still there?
+    Inspect {
+        worker: WorkerId,
+        provider: Arc<str>,
+    },
     /// Somebody wants to know how it is, now.
     Check {
         provider: Arc<str>,

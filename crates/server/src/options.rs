@@ -51,6 +51,7 @@ impl Options {
             lease: self.lease,
             lease_grace: self.lease_grace,
             window: self.window,
+            registration: self.fleet.registration,
             seed,
             ..brain::Config::default()
         }

@@ -12,6 +12,7 @@ use hodei_core::{
     brain::{ProviderView, TemplateView},
     provider::{ProviderCapabilities, ProviderHealth, ProviderKind, ProviderRecord},
     spec::{Invalid, check_task_type},
+    supervise::{Sla, UnknownSla},
     template::{Mount, Reuse, WorkerTemplate},
     time::{Millis, Time},
     worker::Capacity,
@@ -60,6 +61,7 @@ pub fn provider_from_wire(wire: v1::ProviderSpec, now: Time) -> Result<ProviderR
         cost: u64::try_from(wire.cost).map_err(|_| Invalid::new("cost", "must not be negative"))?,
         settings: texts("settings", wire.settings)?,
         added_at: now,
+        leaving: false,
     })
 }
 
@@ -107,6 +109,7 @@ pub fn template_from_wire(wire: v1::TemplateSpec) -> Result<WorkerTemplate, Inva
         name => Reuse::parse(name)
             .ok_or_else(|| Invalid::new("reuse", format!("'{name}' is not a way of reuse; use never or idle")))?,
     };
+    let bad_sla = |unknown: UnknownSla| Invalid::new("sla", unknown.to_string());
     if wire.providers.len() > MAX_ITEMS {
         return Err(Invalid::new("providers", format!("must be at most {MAX_ITEMS}")));
     }
@@ -125,6 +128,7 @@ pub fn template_from_wire(wire: v1::TemplateSpec) -> Result<WorkerTemplate, Inva
         mounts: mounts_from_wire(wire.mounts)?,
         network: some_text("network", &wire.network)?.map(|network| network.to_string()),
         reuse,
+        sla: if wire.sla.is_empty() { Sla::default() } else { Sla::parse(&wire.sla).map_err(bad_sla)? },
         warm: u32::try_from(wire.warm).map_err(|_| Invalid::new("warm", "must not be negative"))?,
         max_lifetime: length("max_lifetime_ms", wire.max_lifetime_ms)?,
         ..WorkerTemplate::default()
@@ -163,7 +167,7 @@ pub fn template_spec_to_wire(template: WorkerTemplate) -> v1::TemplateSpec {
         warm: count(template.warm),
         idle_timeout_ms: signed(template.idle_timeout.0),
         max_lifetime_ms: template.max_lifetime.map_or(0, |length| signed(length.0)),
-        sla: String::new(),
+        sla: template.sla.name().to_owned(),
     }
 }
 
@@ -292,6 +296,7 @@ mod tests {
         assert_eq!(rejected(|t| t.name = "../etc".into()), "name");
         assert_eq!(rejected(|t| t.name = String::new()), "name");
         assert_eq!(rejected(|t| t.reuse = "always".into()), "reuse");
+        assert_eq!(rejected(|t| t.sla = "best".into()), "sla");
         assert_eq!(rejected(|t| t.warm = -1), "warm");
         assert_eq!(rejected(|t| t.mounts[0].target = "b".into()), "mounts[0].target");
         assert_eq!(rejected(|t| t.mounts[0].target = "/".into()), "mounts[0].target");

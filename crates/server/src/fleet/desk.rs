@@ -107,6 +107,7 @@ impl Desk {
                     self.tasks.spawn(clerk.destroy(worker, output));
                 }
             }
+            Errand::Inspect { worker, .. } => _ = self.tasks.spawn(clerk.inspect(worker)),
             Errand::Check { done, .. } => {
                 self.tasks.spawn(async move {
                     clerk.look().await;
@@ -214,6 +215,17 @@ impl Clerk {
         }
         lock(&self.destroying).remove(&worker);
         self.engine.tell(Input::Destroyed { worker, outcome: Ok(()), output: printed });
+    }
+
+    /// A provider that cannot say now is asked what it has later on.
+    async fn inspect(self: Arc<Self>, worker: WorkerId) {
+        match patiently(LOOK_PATIENCE, self.provider.status(worker)).await {
+            Ok(state) => self.engine.tell(Input::Inspected { worker, state }),
+            Err(error) => {
+                tracing::debug!(provider = %self.name, %worker, %error, "cannot look at a worker");
+                self.look_closer();
+            }
+        }
     }
 
     async fn stop_making(&self, worker: WorkerId) {

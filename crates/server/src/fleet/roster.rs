@@ -48,7 +48,9 @@ impl Roster {
     fn take(&mut self, errand: Errand) {
         let name = match &errand {
             Errand::Create { origin, .. } => Arc::clone(&origin.provider),
-            Errand::Destroy { provider, .. } | Errand::Check { provider, .. } => Arc::clone(provider),
+            Errand::Destroy { provider, .. } | Errand::Inspect { provider, .. } | Errand::Check { provider, .. } => {
+                Arc::clone(provider)
+            }
             Errand::Provider(record) => return self.open((**record).clone()),
             Errand::Dropped(name) => {
                 self.desks.remove(name);

@@ -140,6 +140,7 @@ fn provider(name: &str, cap: u32) -> ProviderRecord {
         cost: 7,
         settings: [("host".to_owned(), "unix:///engine".to_owned())].into(),
         added_at: Time(3),
+        leaving: false,
     }
 }
 
