@@ -31,6 +31,10 @@ pub struct Config {
     pub webhooks: Webhooks,
     pub worker: Worker,
     pub background: Background,
+    pub fleet: Fleet,
+    /// Put at the start of the server, if they are not there or are other.
+    pub provider: Vec<hodei_api::json::fleet::Provider>,
+    pub template: Vec<hodei_api::json::fleet::Template>,
 }
 
 /// What runs tasks of one type, or of all types that a pattern fits.
@@ -196,6 +200,14 @@ pub struct Worker {
     pub pids_limit: u32,
     #[serde(deserialize_with = "values::size_field")]
     pub spool: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fleet {
+    #[serde(deserialize_with = "values::length_field")]
+    pub registration_timeout: Millis,
+    pub advertise: String,
 }
 
 #[derive(Debug, Deserialize)]

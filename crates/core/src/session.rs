@@ -104,6 +104,8 @@ pub struct Session {
     /// Ended executions whose result is not acknowledged.
     ended: BTreeSet<ExecutionId>,
     leaving: Option<Leaving>,
+    /// What still runs then is given back.
+    release_at: Option<Elapsed>,
     actions: Vec<Action>,
 }
 
@@ -159,6 +161,7 @@ impl Session {
             next_to_send: RecordId(0),
             in_flight: 0,
             leaving: None,
+            release_at: None,
             actions: Vec::new(),
         };
         recovered.into_iter().for_each(|record| session.spooled(record));
@@ -171,7 +174,7 @@ impl Session {
     }
 
     pub fn next_wake(&self) -> Elapsed {
-        self.next_heartbeat
+        self.release_at.map_or(self.next_heartbeat, |at| at.min(self.next_heartbeat))
     }
 
     pub fn is_up(&self) -> bool {
@@ -218,9 +221,13 @@ impl Session {
             // It may have been on its way for long: it was said after the last sign of life that was answered.
             ToWorker::Park { lease } => self.extend_lease(self.renewed, lease),
             ToWorker::Acked { results, logs } => self.acked(&results, &logs),
-            ToWorker::Drain { .. } => self.leave(true),
+            ToWorker::Drain { within } => {
+                self.release_at = within.map(|within| now + within);
+                self.leave(true);
+            }
             ToWorker::RestartHandler { handler } => self.actions.push(Action::RestartHandler(handler)),
         }
+        self.release_if_due();
         self.settle();
     }
 
@@ -305,6 +312,7 @@ impl Session {
 
     pub fn tick(&mut self, now: Elapsed) {
         self.watch_lease(now);
+        self.release_if_due();
         if now < self.next_heartbeat {
             return;
         }
@@ -472,6 +480,14 @@ impl Session {
         for (execution, run) in &mut self.runs {
             run.releasing = true;
             self.actions.push(Action::Stop { execution: *execution, why: StopReason::Cancelled });
+        }
+    }
+
+    /// The time to finish is over.
+    fn release_if_due(&mut self) {
+        if self.release_at.is_some_and(|at| at <= self.now) {
+            self.release_at = None;
+            self.release();
         }
     }
 

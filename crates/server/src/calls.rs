@@ -5,6 +5,7 @@ mod access;
 mod dead_letters;
 mod jobs;
 mod logs;
+mod providers;
 mod queues;
 mod scheduler;
 mod schedules;

@@ -14,7 +14,7 @@ use hodei_core::{
     worker::{Capacity, HandlerInfo, Offer, Sla, WorkerInfo, WorkerState},
 };
 
-const MAX_SLOTS: i32 = 100_000;
+pub(super) const MAX_SLOTS: i32 = 100_000;
 const MAX_TEXT: usize = 256;
 const MAX_TASK_TYPES: usize = 1000;
 const MAX_HANDLERS: usize = 1000;

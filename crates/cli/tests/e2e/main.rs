@@ -9,6 +9,7 @@ mod dead_letters;
 mod embedded;
 mod events;
 mod fake;
+mod fleet;
 mod graphs;
 mod handlers;
 mod http;

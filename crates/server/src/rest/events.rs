@@ -76,15 +76,16 @@ pub struct Event {
     at: String,
     /// Such as job.succeeded, worker.ready, schedule.fired, queue.paused, supervision.worker_replaced.
     r#type: String,
-    /// The id of the job, worker or schedule; the name of the queue.
+    /// The id of the job, worker or schedule; the name of the queue, provider or template.
     subject: String,
     /// Of a job: its queue and how many runs it has had.
     #[serde(skip_serializing_if = "String::is_empty")]
     queue: String,
     attempt: u32,
-    /// Of supervision: which handler of the worker, and what happened, for people.
+    /// Of supervision: which handler of the worker.
     #[serde(skip_serializing_if = "String::is_empty")]
     what: String,
+    /// For people, where there is more to say.
     #[serde(skip_serializing_if = "String::is_empty")]
     detail: String,
 }
@@ -114,7 +115,7 @@ pub struct Which {
     job_id: Option<String>,
     #[param(min_length = 1)]
     queue: Option<String>,
-    /// Any of job, worker, schedule, queue and supervision.
+    /// Any of job, worker, schedule, queue, supervision, provider and template.
     #[param(required = false)]
     kinds: Vec<String>,
 }

@@ -3,7 +3,7 @@
 use super::{
     Rest, dead_letters, events, health, jobs, logs,
     problem::{self, Details, Error},
-    queues, scheduler, schedules, submit, webhooks, workers,
+    providers, queues, scheduler, schedules, submit, templates, webhooks, workers,
 };
 use axum::{
     extract::{MatchedPath, Request},
@@ -71,6 +71,19 @@ pub fn table() -> OpenApiRouter<Rest> {
         ("workers.get", routes!(workers::get)),
         ("workers.drain", routes!(workers::drain)),
         ("workers.restart", routes!(workers::restart)),
+        ("providers.list", routes!(providers::list)),
+        ("providers.add", routes!(providers::add)),
+        ("providers.get", routes!(providers::get)),
+        ("providers.remove", routes!(providers::remove)),
+        ("providers.check", routes!(providers::check)),
+        ("providers.enable", routes!(providers::enable)),
+        ("providers.disable", routes!(providers::disable)),
+        ("templates.list", routes!(templates::list)),
+        ("templates.get", routes!(templates::get)),
+        ("templates.put", routes!(templates::put)),
+        ("templates.remove", routes!(templates::remove)),
+        ("templates.pool", routes!(templates::pool)),
+        ("templates.restart", routes!(templates::restart)),
         ("webhooks.list", routes!(webhooks::list)),
         ("webhooks.redeliver", routes!(webhooks::redeliver)),
         ("health.whole", routes!(health::whole)),

@@ -348,6 +348,14 @@ pub struct Worker {
     pub image: String,
     #[schema(format = DateTime)]
     pub registered_at: String,
+    /// Who made it, of what template; left out for one that came by itself.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub provider: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub template: String,
+    /// Why it leaves.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub drain_reason: String,
 }
 
 /// A handler whose processes the worker supervises.
@@ -406,6 +414,9 @@ impl From<&hodei_core::brain::WorkerView> for Worker {
             isolation: view.record.info.isolation.name(),
             image: info.image,
             registered_at: moment(wire.registered_at_ms),
+            provider: wire.provider,
+            template: wire.template,
+            drain_reason: wire.drain_reason,
         }
     }
 }

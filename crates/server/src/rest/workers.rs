@@ -38,20 +38,33 @@ pub async fn get(rest: Rest, Path(id): Path<String>, Query(NoQuery): Query<NoQue
     Ok(Json((&rest.calls.worker(worker_id(&id)?).await?).into()))
 }
 
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DrainBody {
+    /// For people.
+    #[schema(max_length = 1024, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$")]
+    reason: String,
+    /// What still runs after this long is given back; no limit when it is left out or zero.
+    #[schema(minimum = 0)]
+    deadline_ms: i64,
+}
+
 /// Send a worker home
 ///
 /// It finishes what it runs, takes nothing new and leaves.
 #[utoipa::path(
     post, path = "/workers/{id}/drain", tag = "workers", params(("id" = uuid::Uuid, Path, description = "The worker")),
+    request_body = Option<DrainBody>,
     responses((status = 202, description = "The worker as it is now", body = Worker))
 )]
 pub async fn drain(
     rest: Rest,
     Path(id): Path<String>,
     Query(NoQuery): Query<NoQuery>,
+    MaybeJson(body): MaybeJson<DrainBody>,
 ) -> Result<(StatusCode, Json<Worker>)> {
     let id = worker_id(&id)?;
-    rest.calls.drain(id, String::new(), 0).await?;
+    rest.calls.drain(id, body.reason, body.deadline_ms).await?;
     Ok((StatusCode::ACCEPTED, Json((&rest.calls.worker(id).await?).into())))
 }
 
