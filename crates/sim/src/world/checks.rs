@@ -16,7 +16,7 @@ use hodei_core::{
     requirements::Requirements,
     spec::{Concurrency, Priority},
     state::{FailureKind, Outcome, State, StateKind},
-    worker::{Capacity, WorkerState},
+    worker::Capacity,
 };
 use links::Ties;
 use std::{
@@ -53,6 +53,11 @@ pub enum Rule {
     OneJobPerKey,
     ChildrenComeWithTheirParent,
     RejectedOnlyWhenHopeless,
+    NoWorkerLeaked,
+    CapsHold,
+    PoolIsHealthy,
+    RestartBudget,
+    OneJobAWorker,
     /// An assertion of the code itself.
     Assertion,
 }
@@ -289,6 +294,7 @@ impl World {
         let newly = |before: &Option<Job>| before.as_ref().is_none_or(|before| before.rejected().is_none());
         moved.iter().filter(|(before, _)| newly(before)).for_each(|(_, job)| self.check_rejected(job));
         self.check_hopeless();
+        self.check_makers(batch);
         self.ledger.turns += 1;
         if self.ledger.turns.is_multiple_of(SELDOM) {
             self.ledger.truth.values().for_each(|job| self.check_comes_up(job));
@@ -435,14 +441,14 @@ impl World {
     fn check_waits(&self, batch: &Batch) {
         let Some(brain) = &self.server.brain else { return };
         let views = brain.workers();
-        let takes_jobs = |state| matches!(state, WorkerState::Ready | WorkerState::Busy);
+        let takes_jobs = |view: &WorkerView| brain.takes_jobs(view.record.id);
         if !brain.is_reading() {
             for (job, needs) in self.ledger.pending.values().filter_map(|class| class.values().next()) {
                 let met = |view: &&WorkerView| {
                     placement::may_run(&view.record.info, needs.task_type.as_deref(), &needs.requirements)
                 };
                 let mut for_it = views.iter().filter(met);
-                if for_it.any(|view| takes_jobs(view.state) && needs.fit_in(&view.free)) {
+                if for_it.any(|view| takes_jobs(view) && needs.fit_in(&view.free)) {
                     if !self.is_held(needs) {
                         broken(Rule::EveryWaitHasAReason, *job, "it waits although a worker has room for it");
                     }
@@ -483,6 +489,9 @@ impl World {
             return true_words;
         }
         match words {
+            words if words.starts_with("a worker is being made") || words.starts_with("no worker has room") => {
+                self.makes_workers()
+            }
             "no connected worker runs processes" => needs.task_type.is_none() && offering().next().is_none(),
             words if words.starts_with("no connected worker handles tasks") => {
                 needs.task_type.is_some() && offering().next().is_none()
@@ -706,7 +715,8 @@ impl World {
             && self.server.is_idle()
             && forgotten
             && !self.open_calls()
-            && self.agents.iter().all(settled)
+            && self.agents.iter().filter(|agent| !agent.is_made()).all(settled)
+            && self.makers_are_done()
     }
 
     /// It has been quiet for long enough.
@@ -714,7 +724,7 @@ impl World {
         if let Some(job) = self.ledger.truth.values().find(|job| !job.state.kind().is_finished()) {
             broken(Rule::EverythingFinishes, job.id, format!("it never ended: {:?}", job.state));
         }
-        for (at, agent) in self.agents.iter().enumerate() {
+        for (at, agent) in self.agents.iter().enumerate().filter(|(_, agent)| !agent.is_made()) {
             if !agent.is_awake() || !agent.session.is_up() {
                 broken(Rule::EverythingFinishes, at, "it does not come back");
             }
@@ -722,6 +732,7 @@ impl World {
                 broken(Rule::EverythingFinishes, at, "it keeps something that nobody wants");
             }
         }
+        self.check_makers_end();
         broken(Rule::EverythingFinishes, (), "the server does not come to rest");
     }
 

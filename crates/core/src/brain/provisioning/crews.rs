@@ -35,6 +35,11 @@ struct Seat {
 }
 
 impl Provisioning {
+    #[cfg(feature = "inspect")]
+    pub fn pooled(&self) -> impl Iterator<Item = WorkerId> + '_ {
+        self.crews.values().flat_map(|crew| crew.swarm.pool().keys().copied())
+    }
+
     pub(super) fn crew(&mut self, template: &WorkerTemplate) -> &mut Crew {
         self.crews.entry(Arc::clone(&template.name)).or_insert_with(|| Crew::new(template))
     }
