@@ -172,8 +172,14 @@ impl World {
                 note!(self, "client", (), "queue {queue}: {order:?}");
                 Input::SetQueue { caller, queue: queue.into(), order }
             }
-            Ask::Provider(name, order) => Input::SetProvider { caller, provider: name.into(), order },
-            Ask::Template(template, order) => Input::SetTemplate { caller, template, order },
+            Ask::Provider(name, order) => {
+                note!(self, "client", (), "provider {name}: {order:?}");
+                Input::SetProvider { caller, provider: name.into(), order }
+            }
+            Ask::Template(template, order) => {
+                note!(self, "client", (), "template {template}: {order:?}");
+                Input::SetTemplate { caller, template, order }
+            }
             Ask::Cancel(job) => {
                 note!(self, "client", About::from(job), "cancel");
                 Input::Cancel { caller, job, reason: "no longer wanted".into() }

@@ -15,7 +15,7 @@ use hodei_core::{
     protocol::Verdict,
     requirements::Requirements,
     spec::{Concurrency, Priority},
-    state::{FailureKind, Outcome, State, StateKind},
+    state::{Failure, FailureKind, Outcome, State, StateKind},
     worker::Capacity,
 };
 use links::Ties;
@@ -234,16 +234,21 @@ fn firsts(line: &Line) -> impl Iterator<Item = (&(Priority, u64), &(JobId, Needs
 /// Whether the server ended an execution without a word of its worker.
 fn by_server(execution: &Execution) -> bool {
     match &execution.outcome {
-        Some(Outcome::Failed(failure)) if failure.kind == FailureKind::WorkerLost => {
-            failure.message == CAME_BACK || failure.message == NOT_HEARD
-        }
+        Some(Outcome::Failed(failure)) if failure.kind == FailureKind::WorkerLost => is_given_away(failure),
         Some(Outcome::Cancelled | Outcome::Released) => execution.log_entries == 0,
         _ => false,
     }
 }
 
+/// The server says what became of the worker. An agent that tells of itself uses other words.
+fn is_given_away(failure: &Failure) -> bool {
+    failure.kind == FailureKind::WorkerLost
+        && failure.message.starts_with("its worker ")
+        && failure.message != OF_ITSELF
+}
+
+const OF_ITSELF: &str = "its worker agent died";
 const CAME_BACK: &str = "its worker came back without it";
-const NOT_HEARD: &str = "its worker was not heard of until its lease ran out";
 const NOBODY_ASKED: &str = "stopped by its worker although nobody asked for it";
 
 impl World {
@@ -368,8 +373,7 @@ impl World {
     /// What a worker is said to have reported, it did report.
     fn check_outcome(&self, job: JobId, execution: &Execution) {
         let Some(outcome) = &execution.outcome else { return };
-        let given_away =
-            matches!(outcome, Outcome::Failed(failure) if [CAME_BACK, NOT_HEARD].contains(&&*failure.message));
+        let given_away = matches!(outcome, Outcome::Failed(failure) if is_given_away(failure));
         if let Some((at, live)) = self.ledger.live.get(&job)
             && given_away
             && *live == execution.id
@@ -388,7 +392,7 @@ impl World {
                 }
                 true
             }
-            Outcome::Failed(failure) if failure.message == NOT_HEARD => true,
+            Outcome::Failed(failure) if is_given_away(failure) => true,
             Outcome::Failed(failure) if failure.message == NOBODY_ASKED => reported(&Outcome::Cancelled),
             Outcome::Succeeded | Outcome::Failed(_) => reported(outcome),
             Outcome::Snoozed { .. } | Outcome::Blocked { .. } => reported(outcome),
