@@ -4,14 +4,16 @@ use std::{env, fs, path::PathBuf};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
-    let files = ["jobs", "workers", "logs", "schedules", "queues", "events", "access", "webhooks"]
-        .map(|name| format!("proto/hodei/v1/{name}.proto"));
+    let files =
+        ["jobs", "workers", "logs", "schedules", "queues", "events", "access", "webhooks", "providers", "scheduler"]
+            .map(|name| format!("proto/hodei/v1/{name}.proto"));
     let descriptors = protox::compile(files, ["proto"])?;
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("hodei.v1.bin"), protox::prost::Message::encode_to_vec(&descriptors))?;
     tonic_prost_build::configure()
         // Rare, and larger than all that is sent often.
         .boxed(".hodei.v1.Hello.info")
+        .boxed(".hodei.v1.WorkerEvent.kind.info")
         .bytes(".hodei.v1.Assignment.spec")
         .codec_path("crate::wire::Codec")
         .bytes(".hodei.v1.LogChunk.data")

@@ -47,6 +47,12 @@ pub enum Defect {
     BlockCounted,
     /// A job that blocks waits for nothing.
     BlockIgnored,
+    /// A worker for one job is not known to have had it after a restart.
+    UseForgotten,
+    /// A place in a warm pool is filled again however often it failed.
+    RestartBudgetIgnored,
+    /// What a provider has and nobody knows is left alone.
+    LeftoverIgnored,
 }
 
 #[cfg(feature = "defects")]

@@ -2,8 +2,9 @@
 
 use crate::{
     id::{ExecutionId, JobId, ScheduleId, WorkerId},
+    requirements::Requirements,
     retry::RetryPolicy,
-    spec::{Concurrency, JobSpec, OnDependencyFailure, Priority, Requirements, Timeouts, Webhook},
+    spec::{Concurrency, JobSpec, OnDependencyFailure, Priority, Timeouts, Webhook},
     state::{Failure, Outcome, Run, State},
     time::Time,
 };
@@ -65,6 +66,8 @@ pub struct Extra {
     pub has_data: bool,
     /// It failed for good and was taken out of the dead-letter queue.
     pub discarded: bool,
+    /// Why it failed without having been given to a worker.
+    pub rejected: Option<Failure>,
 }
 
 /// One attempt at a job on one worker.
@@ -113,7 +116,7 @@ impl Job {
             queue: spec.queue.as_str().into(),
             task_type: spec.work.task_type().map(Into::into),
             priority: spec.priority,
-            requirements: spec.requirements,
+            requirements: spec.requirements.clone(),
             retry: spec.retry.clone(),
             timeouts: spec.timeouts,
             state,
@@ -159,8 +162,17 @@ impl Job {
         self.executions.last_mut()
     }
 
-    /// Why the last attempt failed, if it did.
+    /// Why it failed without having been given to a worker.
+    pub fn rejected(&self) -> Option<&Failure> {
+        self.extra.as_ref()?.rejected.as_ref()
+    }
+
+    /// Why the last attempt failed, if it did, or there was none.
     pub fn last_failure(&self) -> Option<&Failure> {
+        self.rejected().or_else(|| self.last_failed_attempt())
+    }
+
+    fn last_failed_attempt(&self) -> Option<&Failure> {
         self.executions.iter().rev().find_map(|execution| match &execution.outcome {
             Some(Outcome::Failed(failure)) => Some(failure),
             _ => None,
@@ -208,9 +220,8 @@ impl ClassId {
         requirements: &Requirements,
         concurrency: Option<&Concurrency>,
     ) -> Self {
-        let numbers = [requirements.cpu_millis.to_le_bytes(), requirements.memory_bytes.to_le_bytes()];
         let task_type = task_type.unwrap_or_default().bytes();
-        let bytes = queue.bytes().chain([0]).chain(numbers.into_iter().flatten()).chain(task_type);
+        let bytes = queue.bytes().chain([0]).chain(requirements.key()).chain(task_type);
         Self(match concurrency {
             None => fnv(bytes),
             Some(Concurrency { key, limit }) => fnv(bytes.chain([0]).chain(key.bytes()).chain(limit.to_le_bytes())),
@@ -235,7 +246,7 @@ mod tests {
         assert_eq!(ClassId::of("default", None, &none, None).0, 8_885_092_610_290_255_130);
         assert_ne!(ClassId::of("a", None, &none, None), ClassId::of("b", None, &none, None));
         assert_ne!(ClassId::of("a", None, &none, None), ClassId::of("a", Some("t"), &none, None));
-        let big = Requirements { cpu_millis: 2000, memory_bytes: 1 << 30 };
+        let big = Requirements::of(2000, 1 << 30);
         assert_ne!(ClassId::of("a", None, &none, None), ClassId::of("a", None, &big, None));
         let key = |key: &str, limit| Concurrency { key: key.into(), limit };
         let keyed = |with| ClassId::of("a", None, &none, Some(&with));

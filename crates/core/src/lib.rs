@@ -4,6 +4,8 @@
 //! arguments; rows to write and effects to perform go out as values. So both ends of the system, the server's
 //! [`brain`] and the worker's [`session`], can be run in a simulation exactly as they run in production.
 
+pub use hodei_supervise as supervise;
+
 pub mod access;
 pub mod brain;
 pub mod cron;
@@ -12,13 +14,17 @@ pub mod defect;
 pub mod id;
 pub mod job;
 pub mod journal;
+pub mod placement;
 pub mod protocol;
+pub mod provider;
 pub mod queue;
+pub mod requirements;
 pub mod retry;
 pub mod schedule;
 pub mod session;
 pub mod spec;
 pub mod state;
+pub mod template;
 pub mod time;
 pub mod token;
 pub mod webhook;

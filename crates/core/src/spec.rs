@@ -2,6 +2,7 @@
 
 use crate::{
     id::JobId,
+    requirements::Requirements,
     retry::RetryPolicy,
     schedule::KEY_PREFIX,
     state::FailureKind,
@@ -123,14 +124,6 @@ pub enum Priority {
     Low,
 }
 
-/// What a job reserves on its worker besides one slot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Requirements {
-    /// Thousandths of a core; zero asks for none.
-    pub cpu_millis: u64,
-    pub memory_bytes: u64,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeouts {
     /// From ready to start.
@@ -147,12 +140,6 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         Self { queue: None, run: None, kill_grace: Millis::seconds(10), heartbeat: None }
-    }
-}
-
-impl Requirements {
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
     }
 }
 
@@ -631,7 +618,10 @@ mod tests {
         }
         assert_eq!(rejected(|s| s.webhook = hook("https://a/", Some("secret"))), "webhook.secret");
         assert_eq!(rejected(|s| s.retry.fatal_exit_codes = vec![1; 257]), "retry.fatal_exit_codes");
-        assert_eq!(rejected(|s| s.retry.fatal_kinds = vec![FailureKind::Error; 11]), "retry.fatal_kinds");
+        assert_eq!(
+            rejected(|s| s.retry.fatal_kinds = vec![FailureKind::Error; FailureKind::ALL.len() + 1]),
+            "retry.fatal_kinds"
+        );
         let args = vec![String::new(); 2000];
         assert_eq!(rejected(|s| s.work = Work::Shell { program: "a".into(), args }), "work");
         assert_eq!(rejected(|s| s.working_directory = Some("/".repeat(2000))), "working_directory");

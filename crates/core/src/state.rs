@@ -137,6 +137,10 @@ pub enum FailureKind {
     WorkerLost,
     /// No sign came from the job itself for longer than allowed.
     HeartbeatTimeout,
+    /// Nothing can run it: it was never given to a worker.
+    Rejected,
+    /// No worker can be made in the image that it asks for.
+    Image,
 }
 
 /// How an execution ended.
@@ -188,6 +192,8 @@ pub enum Event {
     Cancel(String),
     /// It waited in the queue too long.
     QueueTimeout,
+    /// Nothing can run it, and nothing will.
+    Reject,
     /// A user wants it run again.
     Retry,
     /// The same, and something that it depends on has not succeeded.
@@ -242,6 +248,7 @@ impl State {
 
             (Pending { .. }, Event::Assign(run)) => Ok(Scheduled { run: *run, since: now, cancel: None }),
             (Pending { .. }, Event::QueueTimeout) => Ok(TimedOut { at: now }),
+            (Pending { .. }, Event::Reject) => Ok(Failed { at: now }),
 
             (Scheduled { run, cancel, .. }, Event::Start(_)) => {
                 Ok(Running { run: *run, since: now, cancel: cancel.clone() })
@@ -363,6 +370,7 @@ impl Event {
             Event::ConfirmCancel(_) => "confirm cancel",
             Event::Cancel(_) => "cancel",
             Event::QueueTimeout => "queue timeout",
+            Event::Reject => "reject",
             Event::Retry => "retry",
             Event::RetryWhenSatisfied => "retry when satisfied",
             Event::Satisfied(_) => "satisfied",
@@ -450,7 +458,7 @@ impl Failure {
 }
 
 impl FailureKind {
-    pub const ALL: [FailureKind; 10] = [
+    pub const ALL: [FailureKind; 12] = [
         FailureKind::ExitCode,
         FailureKind::Signal,
         FailureKind::OutOfMemory,
@@ -461,6 +469,8 @@ impl FailureKind {
         FailureKind::QueueTimeout,
         FailureKind::WorkerLost,
         FailureKind::HeartbeatTimeout,
+        FailureKind::Rejected,
+        FailureKind::Image,
     ];
 
     pub fn name(self) -> &'static str {
@@ -475,6 +485,8 @@ impl FailureKind {
             FailureKind::QueueTimeout => "queue_timeout",
             FailureKind::WorkerLost => "worker_lost",
             FailureKind::HeartbeatTimeout => "heartbeat_timeout",
+            FailureKind::Rejected => "rejected",
+            FailureKind::Image => "image",
         }
     }
 

@@ -84,7 +84,7 @@ async fn settle(server: &Server) -> Result<Words> {
     let channel = channel(server).await?;
     let token = Admin::new(channel.clone()).create_worker_token(v1::CreateWorkerTokenRequest::default()).await?;
     let token = token.into_inner();
-    let capacity = Some(v1::Capacity { slots: 4, cpu_millis: 1000, memory_bytes: 1 << 30 });
+    let capacity = Some(v1::Capacity { slots: 4, cpu_millis: 1000, memory_bytes: 1 << 30, ..v1::Capacity::default() });
     let info = Some(v1::WorkerInfo { name: "fuzz".into(), capacity, ..v1::WorkerInfo::default() });
     let register = v1::RegisterRequest { token: token.token, info, key: vec![7; 32], ..Default::default() };
     let session = Agents::new(channel.clone()).register(register).await?.into_inner().session;

@@ -5,7 +5,9 @@ mod access;
 mod dead_letters;
 mod jobs;
 mod logs;
+mod providers;
 mod queues;
+mod scheduler;
 mod schedules;
 mod webhooks;
 mod workers;
@@ -111,8 +113,13 @@ impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         let said = refusal.to_string();
         match refusal {
-            Refusal::NoSuchJob(_) | Refusal::NoSuchWorker(_) | Refusal::NoSuchSchedule => Problem::NotFound(said),
-            Refusal::Illegal(_) => Problem::Precondition(said),
+            Refusal::NoSuchJob(_)
+            | Refusal::NoSuchWorker(_)
+            | Refusal::NoSuchHandler(..)
+            | Refusal::NoSuchSchedule
+            | Refusal::NoSuchProvider(_)
+            | Refusal::NoSuchTemplate(_) => Problem::NotFound(said),
+            Refusal::Illegal(_) | Refusal::NotConnected(_) | Refusal::NotPlaced(_) => Problem::Precondition(said),
             Refusal::Token(_) => Problem::Unauthenticated(said),
             Refusal::NoSuchDependency(id) => {
                 Problem::Invalid(Invalid::new("depends_on", format!("there is no job {id}")))
@@ -121,10 +128,12 @@ impl From<Refusal> for Problem {
                 "depends_on",
                 format!("{id} was there already under its idempotency key; name it by its id"),
             )),
-            Refusal::ScheduleExists(_) => Problem::Exists(said),
-            Refusal::TooManySchedules(_) | Refusal::TooManyQueues(_) | Refusal::TooManyClasses(_) => {
-                Problem::Exhausted(said)
-            }
+            Refusal::ScheduleExists(_) | Refusal::ProviderExists(_) => Problem::Exists(said),
+            Refusal::TooManySchedules(_)
+            | Refusal::TooManyQueues(_)
+            | Refusal::TooManyClasses(_)
+            | Refusal::TooManyProviders(_)
+            | Refusal::TooManyTemplates(_) => Problem::Exhausted(said),
         }
     }
 }

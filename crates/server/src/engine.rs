@@ -11,6 +11,7 @@ use crate::{
     context::Ended,
     dispatch::{self, Links, Parcel, Parcels, Payloads},
     events::Events,
+    fleet::{Errand, Fleet},
     logs::Logs,
     options::Options,
     watch::Watches,
@@ -75,6 +76,8 @@ pub struct Shared {
     pub events: Events,
     /// Told when there is something to deliver.
     pub outbox: Outbox,
+    /// Told what is to be done at providers.
+    pub fleet: Fleet,
     pub access: Access,
     room: Arc<Semaphore>,
     /// The last commit failed, or has been under way for too long.
@@ -153,6 +156,7 @@ impl Engine {
             watches: Watches::default(),
             events: Events::default(),
             outbox: Outbox::default(),
+            fleet: Fleet::default(),
             access,
             room: Arc::new(Semaphore::new(INBOX_KIB)),
             stalled: AtomicBool::new(false),
@@ -163,7 +167,7 @@ impl Engine {
             connections: AtomicU64::new(0),
             heartbeats: Mutex::default(),
             sessions: RwLock::new(
-                brain.workers().into_iter().map(|view| (view.record.id, view.record.session)).collect(),
+                brain.workers().into_iter().filter_map(|view| Some((view.record.id, view.record.session?))).collect(),
             ),
             options,
         });
@@ -649,6 +653,7 @@ impl Loop {
         self.shared.logs.close_finished(&batch.jobs);
         self.shared.events.publish(commit.journal_id(), &batch.changes);
         self.shared.outbox.notify_if(!batch.deliveries.is_empty());
+        self.shared.fleet.note(batch);
         keeping.into_iter().for_each(|kept| _ = kept.send(()));
         self.note_sessions(batch);
         self.forget_ended(batch);
@@ -683,7 +688,7 @@ impl Loop {
         for worker in &batch.workers {
             match worker.phase {
                 Phase::Terminated => _ = sessions.remove(&worker.id),
-                _ => _ = sessions.insert(worker.id, worker.session),
+                _ => sessions.extend(worker.session.map(|session| (worker.id, session))),
             }
         }
     }
@@ -715,6 +720,13 @@ impl Loop {
                     }
                     .boxed()
                 }),
+                Effect::Create { worker, origin } => self.shared.fleet.send(Errand::Create { worker, origin }),
+                Effect::Destroy { worker, provider, output } => {
+                    self.shared.fleet.send(Errand::Destroy { worker, provider, output });
+                }
+                Effect::Inspect { worker, provider } => {
+                    self.shared.fleet.send(Errand::Inspect { worker, provider });
+                }
                 Effect::Acked { connection, execution, .. } => acked.entry(connection).or_default().0.push(execution),
                 for_worker => parcels.extend(self.parcel(for_worker)),
             }
@@ -729,14 +741,15 @@ impl Loop {
 
     fn parcel(&self, effect: Effect) -> Option<(Connection, Parcel)> {
         match effect {
-            Effect::Welcome { connection, verdicts, .. } => {
+            Effect::Welcome { connection, verdicts, heartbeat, .. } => {
                 let verdict = |bound: &Bound| Verdict {
                     execution: bound.execution,
                     keep: bound.job.is_some(),
                     log_entries: self.log_stored(bound.execution),
                 };
                 let held = verdicts.iter().map(verdict).collect();
-                let (lease, heartbeat) = (self.shared.options.lease, self.shared.options.heartbeat());
+                let (lease, usual) = (self.shared.options.lease, self.shared.options.heartbeat());
+                let heartbeat = heartbeat.map_or(usual, |heartbeat| heartbeat.min(usual));
                 Some((connection, Parcel::Message(ToWorker::Welcome(Welcome { lease, heartbeat, held }))))
             }
             Effect::Run { connection, job, execution, attempt, more, .. } => {
@@ -745,10 +758,16 @@ impl Loop {
             Effect::Stop { connection, execution, why, .. } => {
                 Some((connection, Parcel::Message(ToWorker::Stop { execution, why })))
             }
-            Effect::Drain { connection, .. } => Some((connection, Parcel::Message(ToWorker::Drain))),
+            Effect::Drain { connection, within, .. } => Some((connection, Parcel::Message(ToWorker::Drain { within }))),
+            Effect::RestartHandler { connection, handler, .. } => {
+                Some((connection, Parcel::Message(ToWorker::RestartHandler { handler })))
+            }
             Effect::Park { connection, lease, .. } => Some((connection, Parcel::Message(ToWorker::Park { lease }))),
             Effect::Close { connection, .. } => Some((connection, Parcel::Close)),
             Effect::Answer { .. }
+            | Effect::Create { .. }
+            | Effect::Inspect { .. }
+            | Effect::Destroy { .. }
             | Effect::Acked { .. }
             | Effect::ReadReady { .. }
             | Effect::ReadDue { .. }

@@ -5,11 +5,17 @@ use crate::dice::{Dice, For};
 use fastrand::Rng;
 use hodei_core::{
     brain::QueueOrder,
+    placement::{FleetPolicy, SchedulerSettings, Strategy},
     queue::{QueueSettings, Rate},
+    requirements::{
+        Capability, Constraints, Expression, Isolation, Operator, Requirements, Taint, TaintEffect, Toleration,
+    },
     schedule::{Misfire, Overlap},
-    spec::{Concurrency, JobSpec, OnDependencyFailure, Priority, Requirements, Work},
+    spec::{Concurrency, JobSpec, OnDependencyFailure, Priority, Work},
+    supervise::Sla,
+    template::Reuse,
     time::{Millis, Time},
-    worker::Capacity,
+    worker::{Capacity, WorkerInfo},
 };
 use std::sync::Arc;
 
@@ -25,6 +31,42 @@ pub struct Plan {
     pub shape: Shape,
     /// In order of time.
     pub items: Vec<Planned>,
+    /// Those who make workers on demand.
+    pub makers: Vec<Maker>,
+}
+
+/// A provider, and the pool of workers that people want of it.
+#[derive(Clone, Debug)]
+pub struct Maker {
+    pub name: &'static str,
+    pub images: bool,
+    pub cap: u32,
+    pub sla: Sla,
+    pub reuse: Reuse,
+    pub warm: u32,
+    pub lifetime: Option<u64>,
+}
+
+/// What can be wrong with a provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It cannot be reached.
+    Down,
+    /// It answers much later.
+    Hangs,
+    /// It says that it made what it did not make, and the other way round.
+    Lies,
+    /// It makes two at once.
+    Doubles,
+    /// One of those that it made dies.
+    Loses,
+    /// One of those that it made stands still.
+    Freezes,
+}
+
+impl Trouble {
+    const ALL: [Trouble; 6] =
+        [Trouble::Down, Trouble::Hangs, Trouble::Lies, Trouble::Doubles, Trouble::Loses, Trouble::Freezes];
 }
 
 /// Times are milliseconds since the beginning of the simulation.
@@ -75,6 +117,7 @@ pub enum What {
     Resume {
         pick: usize,
     },
+    Scheduler(SchedulerSettings),
     Queue {
         queue: &'static str,
         order: QueueOrder,
@@ -203,10 +246,15 @@ pub enum Fault {
     Stale {
         agent: usize,
     },
+    Maker {
+        maker: usize,
+        trouble: Trouble,
+        length: u64,
+    },
 }
 
 impl Fault {
-    pub const NAMES: [&str; 14] = [
+    pub const NAMES: [&str; 15] = [
         "server crash",
         "server freeze",
         "orderly restart",
@@ -221,6 +269,7 @@ impl Fault {
         "partition",
         "slow link",
         "stale report",
+        "provider in trouble",
     ];
 
     pub fn kind(&self) -> usize {
@@ -239,6 +288,7 @@ impl Fault {
             Fault::Partition { .. } => 11,
             Fault::SlowLink { .. } => 12,
             Fault::Stale { .. } => 13,
+            Fault::Maker { .. } => 14,
         }
     }
 
@@ -265,7 +315,7 @@ impl Plan {
         let mut all = Vec::new();
         let mut plan = |at: u64, what: What| all.push((at, what));
         let enqueues = rng.usize(10..50);
-        let kinds = rng.u16(1..=80);
+        let kinds = rng.u16(1..=KINDS);
         for _ in 0..enqueues {
             let count = if rng.u8(..) < 12 { rng.u16(20..60) } else { rng.u16(1..6) };
             let links = links(&mut rng);
@@ -282,6 +332,9 @@ impl Plan {
             }
             plan(at, What::Queue { queue, order });
         }
+        for _ in 0..if rng.bool() { 0 } else { rng.usize(1..4) } {
+            plan(rng.u64(100..end), What::Scheduler(scheduler(&mut rng)));
+        }
         for _ in 0..rng.usize(0..15) {
             plan(rng.u64(100..end), What::Cancel { pick: rng.usize(..) });
         }
@@ -289,7 +342,7 @@ impl Plan {
             plan(rng.u64(100..end), What::Retry { pick: rng.usize(..) });
         }
         // Each seed has its own choice of what can go wrong, so that no fault hides behind another in all of them.
-        let kinds: Vec<usize> = (0..Fault::NAMES.len()).filter(|_| rng.bool()).collect();
+        let kinds: Vec<usize> = (0..ON_AGENTS).filter(|_| rng.bool()).collect();
         let faults = if kinds.is_empty() { 0 } else { rng.usize(0..20) };
         for _ in 0..faults {
             let (at, agent) = (rng.u64(100..end), rng.usize(..shape.agents));
@@ -312,10 +365,23 @@ impl Plan {
         for _ in 0..rng.usize(0..4) {
             plan(rng.u64(100..end), What::Schedule(Scheduled::draw(&mut rng)));
         }
+        let mut makers = Vec::new();
+        for name in MAKERS {
+            if rng.u8(..3) == 0 {
+                makers.push(Maker::draw(name, &mut rng));
+            }
+        }
+        for maker in 0..makers.len() {
+            for _ in 0..rng.usize(0..6) {
+                let trouble = Trouble::ALL[rng.usize(..Trouble::ALL.len())];
+                let length = rng.u64(200..9000);
+                plan(rng.u64(100..end), What::Fault(Fault::Maker { maker, trouble, length }));
+            }
+        }
         let mut items: Vec<Planned> =
             all.into_iter().zip(0..).map(|((at, what), key)| Planned { at, key, what }).collect();
         items.sort_by_key(|item| item.at);
-        Self { seed, shape, items }
+        Self { seed, shape, items, makers }
     }
 
     pub fn fault_counts(&self) -> [u64; Fault::NAMES.len()] {
@@ -326,6 +392,20 @@ impl Plan {
             }
         }
         counts
+    }
+}
+
+impl Maker {
+    fn draw(name: &'static str, rng: &mut Rng) -> Self {
+        Self {
+            name,
+            images: name == "engine",
+            cap: rng.u32(1..4),
+            sla: Sla::ALL[rng.usize(..Sla::ALL.len())],
+            reuse: if rng.bool() { Reuse::Never } else { Reuse::Idle },
+            warm: rng.u32(0..2),
+            lifetime: (rng.u8(..3) == 0).then(|| rng.u64(3000..15_000)),
+        }
     }
 }
 
@@ -368,6 +448,9 @@ fn order(rng: &mut Rng) -> QueueOrder {
     }
 }
 
+const MAKERS: [&str; 2] = ["local", "engine"];
+/// Faults that are drawn for workers and the server; those of providers are drawn apart.
+const ON_AGENTS: usize = 14;
 const PARTITION: usize = 11;
 /// No fault lasts longer, with those that come with it.
 const LONGEST_FAULT: u64 = 17_000;
@@ -377,8 +460,13 @@ impl Shape {
         let lease = rng.u64(2000..6000);
         let link = rng.u64(1..40);
         let disk = rng.u64(0..15);
-        let slots = |slots| Capacity { slots, cpu_millis: 4000, memory_bytes: 4000 };
-        let sizes = [slots(1), slots(2), slots(4), Capacity { slots: 3, cpu_millis: 1000, memory_bytes: 100 }];
+        let slots = |slots| Capacity { slots, cpu_millis: 4000, memory_bytes: 4000, disk_bytes: 1000, gpus: slots / 2 };
+        let sizes = [
+            slots(1),
+            slots(2),
+            slots(4),
+            Capacity { slots: 3, cpu_millis: 1000, memory_bytes: 100, ..Capacity::default() },
+        ];
         let capacities = (0..4).map(|_| sizes[rng.usize(..sizes.len())]).collect();
         Self {
             agents: rng.usize(1..=4).max(rng.usize(1..=3)),
@@ -437,6 +525,59 @@ pub fn spec_of(payload: &[u8]) -> Arc<JobSpec> {
     Arc::new(spec(kind, Time(now)))
 }
 
+/// Kinds of jobs; those from here on care what their worker is like.
+const CHOOSY: u16 = 80;
+const KINDS: u16 = 120;
+
+/// What some jobs ask of the nature of their worker.
+fn choosy(kind: u16, spec: &mut JobSpec) {
+    let mut asked = Constraints::default();
+    let select =
+        |key: &str, operator, value: &str| Expression { key: key.into(), operator, values: vec![value.into()] };
+    let any = Toleration { key: None, value: None };
+    match (kind - CHOOSY) / 4 {
+        0 => asked.selector = vec![select("disk", Operator::In, "ssd")],
+        1 => asked.tolerations = vec![Toleration { key: Some("gpu".into()), value: None }],
+        2 => (asked.zone, asked.zone_required) = (Some("north".into()), true),
+        3 => (asked.zone, asked.provider) = (Some("south".into()), Some("nobody".into())),
+        4 => asked.capabilities = vec![Capability { name: "cuda".into(), ..Capability::default() }],
+        5 => (spec.requirements.gpus, spec.requirements.disk_bytes) = (1, 300),
+        6 => (asked.isolation, asked.tolerations) = (Isolation::Container, vec![any]),
+        7 => (asked.image, asked.tolerations) = (Some("busybox".into()), vec![any]),
+        8 => asked.selector = vec![select("disk", Operator::NotIn, "ssd")],
+        _ => (spec.requirements.disk_bytes, asked.tolerations) = (500, vec![any]),
+    }
+    spec.requirements.constraints = (asked != Constraints::default()).then(|| Arc::new(asked));
+    spec.timeouts.queue = Some(Millis(4000));
+}
+
+/// What an agent is like. One that runs processes is open to all, or some jobs could wait for ever.
+pub fn traits(index: usize, dice: u8) -> WorkerInfo {
+    let bit = |n: u8| dice >> n & 1 == 1;
+    let taint = |key: &str, effect| Taint { key: key.into(), value: "".into(), effect };
+    let taints = match (bit(0), bit(1)) {
+        (true, true) if index > 0 => vec![taint("gpu", TaintEffect::NoSchedule)],
+        (true, false) => vec![taint("old", TaintEffect::PreferNoSchedule)],
+        _ => Vec::new(),
+    };
+    let cuda = Capability { name: "cuda".into(), parameters: [("version".into(), "12".into())].into() };
+    WorkerInfo {
+        labels: if bit(2) { [("disk".into(), "ssd".into())].into() } else { Default::default() },
+        taints,
+        capabilities: if bit(3) { vec![cuda] } else { Vec::new() },
+        zone: Some(if bit(4) { "north" } else { "south" }.into()),
+        isolation: if bit(5) { Isolation::Container } else { Isolation::Process },
+        image: bit(5).then(|| "busybox".into()),
+        ..WorkerInfo::default()
+    }
+}
+
+fn scheduler(rng: &mut Rng) -> SchedulerSettings {
+    let fleet = if rng.u8(..4) == 0 { FleetPolicy::Closed } else { FleetPolicy::Open };
+    let strategy = Strategy::ALL[rng.usize(..Strategy::ALL.len())];
+    SchedulerSettings { strategy, fleet, ..SchedulerSettings::default() }
+}
+
 /// A job of this kind. One that fits nowhere, or that nobody handles, does not wait for ever.
 pub fn spec(kind: u16, now: Time) -> JobSpec {
     let mut spec = JobSpec::new("job", Work::Shell { program: "true".into(), args: Vec::new() });
@@ -444,6 +585,7 @@ pub fn spec(kind: u16, now: Time) -> JobSpec {
     spec.priority = Priority::ALL[usize::from(kind) % 4];
     (spec.retry.delay, spec.retry.jitter_percent) = (Millis(300), 10);
     match kind / 4 % 10 {
+        _ if kind >= CHOOSY => choosy(kind, &mut spec),
         0 => {}
         2 => spec.queue = "other".into(),
         // Not all workers have a handler for it, and some have nothing else.
@@ -454,7 +596,7 @@ pub fn spec(kind: u16, now: Time) -> JobSpec {
         3 => spec.run_at = Some(now + Millis(n * 50)),
         4 => spec.timeouts.queue = Some(Millis(500 + n * 40)),
         5 => spec.timeouts.run = Some(Millis(700)),
-        6 => spec.requirements = Requirements { cpu_millis: 600, memory_bytes: 60 },
+        6 => spec.requirements = Requirements::of(600, 60),
         7 => spec.queue = "limited".into(),
         // A key has one limit, whatever the queue.
         8 => {

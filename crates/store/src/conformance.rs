@@ -6,7 +6,8 @@ use hodei_core::{
     id::{ExecutionId, Incarnation, JobId, WorkerId, made},
     job::{ClassId, Execution, Job, Progress},
     protocol::LogChunk,
-    spec::{JobSpec, Priority, Requirements, Secret, Work},
+    requirements::Requirements,
+    spec::{JobSpec, Priority, Secret, Work},
     state::{Cancel, DelayReason, Failure, Outcome, Run, State, StateKind},
     time::{Millis, Time},
     token::{Hash, WorkerToken},
@@ -50,6 +51,7 @@ macro_rules! for_each_check {
             large_commits
             links_come_and_go
             queues_and_schedules_come_and_go
+            the_fleet_comes_and_goes
             data_and_input_replace_only_themselves
             counts_are_kept_by_differences
             dead_letters_are_counted_by_group
@@ -569,7 +571,7 @@ fn full_spec() -> JobSpec {
         secrets: [("TOKEN".to_owned(), Secret("not to be seen".into()))].into(),
         working_directory: Some("/tmp".into()),
         stdin: vec![0, 1, 255],
-        requirements: Requirements { cpu_millis: 1500, memory_bytes: 1 << 40 },
+        requirements: Requirements::of(1500, 1 << 40),
         timeouts: queue_timeout(60),
         run_at: Some(Time(i64::MAX)),
         ..JobSpec::new("ü\u{1F600}", Work::Script { interpreter: "sh".into(), content: "exit 0\n".into() })
@@ -662,14 +664,14 @@ fn random_job(random: &mut Random, id: u64, seq: u64) -> Job {
         queue: random_queue(random),
         priority: Priority::ALL[random.below(4)],
         timeouts: if random.below(2) == 0 { queue_timeout(3) } else { Default::default() },
-        requirements: Requirements { cpu_millis: random.below(2) as u64 * 500, memory_bytes: 0 },
+        requirements: Requirements::of(random.below(2) as u64 * 500, 0),
         ..plain_spec()
     };
     Job::new(job_id(id), &spec, state, seq, Time(0))
 }
 
 fn worker(n: u128, phase: Phase) -> WorkerRecord {
-    let capacity = Capacity { slots: 4, cpu_millis: 4_000, memory_bytes: 1 << 33 };
+    let capacity = Capacity { slots: 4, cpu_millis: 4_000, memory_bytes: 1 << 33, ..Capacity::default() };
     let info = WorkerInfo {
         name: format!("worker {n}"),
         version: "1".into(),
@@ -680,10 +682,13 @@ fn worker(n: u128, phase: Phase) -> WorkerRecord {
     WorkerRecord {
         id: WorkerId(Uuid::from_u128(n)),
         info,
-        session: Hash([n as u8; 32]),
+        session: Some(Hash([n as u8; 32])),
         incarnation: Some(Incarnation(Uuid::from_u128(n + 100))),
         phase,
         registered_at: Time(12),
+        origin: None,
+        drain: None,
+        history: BTreeMap::new(),
     }
 }
 

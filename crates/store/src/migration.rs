@@ -45,9 +45,15 @@ pub const ALL: &[Migration] = &[
     },
     Migration {
         version: 4,
+        name: "fleet",
+        sqlite: include_str!("../migrations/sqlite/0004_fleet.sql"),
+        postgres: include_str!("../migrations/postgres/0004_fleet.sql"),
+    },
+    Migration {
+        version: 5,
         name: "edges",
-        sqlite: include_str!("../migrations/sqlite/0004_edges.sql"),
-        postgres: include_str!("../migrations/postgres/0004_edges.sql"),
+        sqlite: include_str!("../migrations/sqlite/0005_edges.sql"),
+        postgres: include_str!("../migrations/postgres/0005_edges.sql"),
     },
 ];
 

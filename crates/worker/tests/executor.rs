@@ -5,7 +5,8 @@ use hodei_core::{
     id::{ExecutionId, JobId, WorkerId},
     job::Progress,
     protocol::{Assignment, Context, Finished, StopReason},
-    spec::{JobSpec, Requirements, Secret, Work},
+    requirements::Requirements,
+    spec::{JobSpec, Secret, Work},
     state::{Failure, FailureKind, Outcome},
     time::{Millis, Time},
 };
@@ -172,6 +173,7 @@ impl Rig {
             scratch: scratch.path().join("worker"),
             pids_limit,
             log_budget: budget.clone(),
+            pass_environment: false,
             guardian,
         };
         let (sender, events) = mpsc::unbounded_channel();
@@ -216,6 +218,7 @@ impl Rig {
             ExecutorEvent::Started { execution, .. } | ExecutorEvent::Progress { execution, .. } => *execution,
             ExecutorEvent::Logs(chunk) => chunk.execution,
             ExecutorEvent::Ended(finished) => finished.execution,
+            other => panic!("there are no handlers: {other:?}"),
         };
         let seen = self.seen.get_mut(&execution).expect("it was started here");
         assert!(seen.finished.is_none(), "nothing follows the end");
@@ -223,6 +226,7 @@ impl Rig {
             ExecutorEvent::Started { .. } => seen.started = true,
             ExecutorEvent::Progress { progress, .. } => seen.progress.push(progress),
             ExecutorEvent::Ended(finished) => seen.finished = Some(finished),
+            ExecutorEvent::Handler { .. } | ExecutorEvent::Supervision(_) => {}
             ExecutorEvent::Logs(chunk) => {
                 assert_eq!(chunk.first, seen.entries);
                 seen.entries = chunk.end();
@@ -358,9 +362,9 @@ async fn out_of_memory_is_told_apart() {
     if !rig.has(Limit::Memory) {
         return;
     }
-    let requirements = Requirements { cpu_millis: 0, memory_bytes: 32 << 20 };
+    let requirements = Requirements::of(0, 32 << 20);
     for spec in [program("tail", &["/dev/zero"]), shell("tail /dev/zero; exit $?")] {
-        let seen = rig.end_of(JobSpec { requirements, ..spec }).await;
+        let seen = rig.end_of(JobSpec { requirements: requirements.clone(), ..spec }).await;
         let failure = seen.failure();
         assert_eq!(failure.kind, FailureKind::OutOfMemory);
         assert!(failure.signal == Some(9) || failure.exit_code == Some(137), "{failure:?}");
@@ -376,7 +380,7 @@ async fn limits_on_processors_and_processes_are_in_force() {
     let mut rig = Rig::with(None, 8 << 20, 20).await;
     if rig.has(Limit::Cpu) {
         let spec = shell("while :; do :; done & sleep 0.6; kill $!; wait; times");
-        let requirements = Requirements { cpu_millis: 200, memory_bytes: 0 };
+        let requirements = Requirements::of(200, 0);
         let seen = rig.end_of(JobSpec { requirements, ..spec }).await;
         let text = seen.text();
         let user = text.lines().nth(1).and_then(|line| line.strip_prefix("0m")?.split('s').next()?.parse::<f64>().ok());

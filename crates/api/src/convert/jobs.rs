@@ -1,14 +1,15 @@
 //! Jobs: specs in both directions, whole jobs out.
 
-use super::webhooks::shown;
+use super::{
+    requirements::{requirements_from_wire, requirements_to_wire},
+    webhooks::shown,
+};
 use crate::v1;
 use hodei_core::{
     id::{ExecutionId, JobId, WorkerId},
     job::{Execution, Job},
     retry::{Backoff, RetryPolicy},
-    spec::{
-        Concurrency, Invalid, JobSpec, OnDependencyFailure, Priority, Requirements, Secret, Timeouts, Webhook, Work,
-    },
+    spec::{Concurrency, Invalid, JobSpec, OnDependencyFailure, Priority, Secret, Timeouts, Webhook, Work},
     state::{FailureKind, Outcome, State, StateKind},
     time::{Millis, Time},
 };
@@ -172,13 +173,6 @@ fn priority_to_wire(priority: Priority) -> v1::Priority {
     }
 }
 
-fn requirements_from_wire(wire: v1::Requirements) -> Result<Requirements, Invalid> {
-    Ok(Requirements {
-        cpu_millis: not_negative("requirements.cpu_millis", wire.cpu_millis)?,
-        memory_bytes: not_negative("requirements.memory_bytes", wire.memory_bytes)?,
-    })
-}
-
 fn retry_from_wire(wire: v1::RetryPolicy) -> Result<RetryPolicy, Invalid> {
     let default = RetryPolicy::default();
     let attempts = wire.max_attempts.map(|n| not_negative("retry.max_attempts", n.into())).transpose()?;
@@ -300,10 +294,6 @@ fn work_to_wire(work: &Work) -> v1::Work {
     v1::Work { kind: Some(kind) }
 }
 
-fn requirements_to_wire(requirements: &Requirements) -> v1::Requirements {
-    v1::Requirements { cpu_millis: signed(requirements.cpu_millis), memory_bytes: signed(requirements.memory_bytes) }
-}
-
 fn retry_to_wire(retry: &RetryPolicy) -> v1::RetryPolicy {
     let backoff = match retry.backoff {
         Backoff::Fixed => v1::Backoff::Fixed,
@@ -402,6 +392,7 @@ pub fn job_to_wire(job: &Job, stored: Stored, waiting_reason: String) -> v1::Job
         tick_ms: extra.and_then(|extra| extra.tick).map_or(0, |tick| tick.0),
         dependencies_left: extra.map_or(0, |extra| count(extra.waiting_on)),
         waiting_reason,
+        rejected_because: job.rejected().map(|failure| failure.message.clone()).unwrap_or_default(),
     }
 }
 

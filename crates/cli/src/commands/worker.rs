@@ -1,20 +1,27 @@
 //! `hodei worker …`
 
 use crate::{
-    args::{Common, WorkerArgs},
+    args::{Common, TraitArgs, WorkerArgs},
     client::{Client, Target, explain},
     commands::handlers::handlers,
-    config::{Config, Handler},
+    config::{self, Config, Handler},
     exit, output,
-    values::Cores,
 };
 use anyhow::{Result, bail};
 use futures::future::FutureExt;
 use hodei_api::v1;
+use hodei_core::time::Millis;
 use hodei_worker::{AgentOptions, Capacity, Connect, LinkError, Processes, WorkerInfo, guardian::GuardianCommand};
-use rustix::system::{sysinfo, uname};
+use rustix::{
+    fs::statvfs,
+    system::{sysinfo, uname},
+};
 use serde_json::{Value, json};
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// A few full chunks of output must fit, or a job could never print.
 const SMALLEST_SPOOL: u64 = 4 << 20;
@@ -35,25 +42,10 @@ pub async fn run(common: &Common, config: &Config, args: WorkerArgs) -> Result<u
     let options = AgentOptions {
         token: args.token.clone(),
         worker: args.worker_id,
-        ..agent(config, Arc::new(connect), folder, &Size::of(&args), &args.handler)?
+        ..agent(config, Arc::new(connect), folder, args.name.as_deref(), &args.traits, &args.handler)?
     };
     hodei_worker::run(options, hodei_worker::wishes_of_signals()).await?;
     Ok(exit::OK)
-}
-
-/// How large a worker is, and its name.
-#[derive(Clone, Debug, Default)]
-pub struct Size {
-    pub name: Option<String>,
-    pub slots: Option<u32>,
-    pub cpu: Option<Cores>,
-    pub memory: Option<u64>,
-}
-
-impl Size {
-    fn of(args: &WorkerArgs) -> Self {
-        Self { name: args.name.clone(), slots: args.slots, cpu: args.cpu, memory: args.memory }
-    }
 }
 
 /// An agent as the configuration has it, with more handlers.
@@ -61,37 +53,73 @@ pub fn agent(
     config: &Config,
     connect: Connect,
     folder: PathBuf,
-    size: &Size,
+    name: Option<&str>,
+    traits: &TraitArgs,
     more: &[Handler],
 ) -> Result<AgentOptions> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let host = uname().nodename().to_string_lossy().into_owned();
-    let named = size.name.clone().or_else(|| Some(config.worker.name.clone()).filter(|name| !name.is_empty()));
-    let slots = size.slots.or(Some(config.worker.slots).filter(|slots| *slots > 0));
-    let memory = sysinfo();
-    let capacity = Capacity {
-        slots: slots.unwrap_or(u32::try_from(cores).unwrap_or(1)),
-        cpu_millis: size.cpu.or(config.worker.cpu).map_or(cores * 1000, |cores| cores.0),
-        memory_bytes: size.memory.or(config.worker.memory).unwrap_or(memory.totalram * u64::from(memory.mem_unit)),
+    let named = name.or(Some(config.worker.name.as_str()).filter(|name| !name.is_empty()));
+    let info = WorkerInfo {
+        name: named.unwrap_or(&host).to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        hostname: host.clone(),
+        capacity: capacity(&config.worker, traits, &folder),
+        ..described(&config.worker, traits)
     };
     Ok(AgentOptions {
         connect,
         token: None,
         worker: None,
-        info: WorkerInfo {
-            name: named.unwrap_or_else(|| host.clone()),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            hostname: host,
-            capacity,
-            ..WorkerInfo::default()
-        },
+        info,
         folder,
         spool_bytes: usize::try_from(config.worker.spool.max(SMALLEST_SPOOL))
             .unwrap_or(usize::MAX)
             .min(tokio::sync::Semaphore::MAX_PERMITS),
-        processes: Some(Processes { pids_limit: config.worker.pids_limit, guardian: GuardianCommand::default() }),
+        processes: Some(Processes {
+            pids_limit: config.worker.pids_limit,
+            pass_environment: traits.pass_environment,
+            guardian: GuardianCommand::default(),
+        }),
         handlers: handlers(config.handler.iter().chain(more))?,
     })
+}
+
+/// What jobs may reserve: as told, or what the machine has.
+fn capacity(config: &config::Worker, traits: &TraitArgs, folder: &Path) -> Capacity {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let slots = traits.slots.or(Some(config.slots).filter(|slots| *slots > 0));
+    let memory = || sysinfo().totalram * u64::from(sysinfo().mem_unit);
+    Capacity {
+        slots: slots.unwrap_or(u32::try_from(cores).unwrap_or(1)),
+        cpu_millis: traits.cpu.or(config.cpu).map_or(cores * 1000, |cores| cores.0),
+        memory_bytes: traits.memory.or(config.memory).unwrap_or_else(memory),
+        disk_bytes: traits.disk.or(config.disk).unwrap_or_else(|| free_disk(folder)),
+        gpus: traits.gpus.unwrap_or(config.gpus),
+    }
+}
+
+/// What is free where this folder is or will be, in whole GiB: it changes all the time.
+fn free_disk(folder: &Path) -> u64 {
+    let there = folder.ancestors().find(|folder| folder.exists());
+    let free = there.and_then(|folder| statvfs(folder).ok()).map_or(0, |disk| disk.f_bavail * disk.f_frsize);
+    free >> 30 << 30
+}
+
+/// What a worker is like.
+fn described(config: &config::Worker, traits: &TraitArgs) -> WorkerInfo {
+    let text = |given: &Option<String>, configured: &str| {
+        given.as_deref().or(Some(configured).filter(|text| !text.is_empty())).map(Arc::from)
+    };
+    WorkerInfo {
+        labels: config.labels.iter().chain(&traits.label).cloned().collect(),
+        taints: config.taints.iter().chain(&traits.taint).cloned().collect(),
+        capabilities: config.capabilities.iter().chain(&traits.capability).cloned().collect(),
+        zone: text(&traits.zone, &config.zone),
+        isolation: traits.isolation.unwrap_or(config.isolation),
+        image: text(&traits.image, &config.image),
+        sla: traits.sla.unwrap_or_default(),
+        ..WorkerInfo::default()
+    }
 }
 
 pub async fn list(client: &mut Client, json: bool) -> Result<u8> {
@@ -105,7 +133,7 @@ pub async fn list(client: &mut Client, json: bool) -> Result<u8> {
     Ok(exit::OK)
 }
 
-const COLUMNS: [output::Column; 8] = [
+const COLUMNS: [output::Column; 14] = [
     ("ID", 0),
     ("NAME", 1),
     ("STATE", 0),
@@ -113,7 +141,13 @@ const COLUMNS: [output::Column; 8] = [
     ("SLOTS", 3),
     ("FREE CPU", 4),
     ("FREE MEMORY", 5),
-    ("RUNS", 6),
+    ("ZONE", 7),
+    ("LABELS", 8),
+    ("TAINTS", 6),
+    ("RUNS", 9),
+    ("HANDLERS", 10),
+    ("POOL", 6),
+    ("LEAVES BECAUSE", 7),
 ];
 
 fn row(worker: &v1::Worker) -> Vec<String> {
@@ -121,6 +155,7 @@ fn row(worker: &v1::Worker) -> Vec<String> {
     let free = worker.free.unwrap_or_default();
     let processes = (!info.tasks_only).then(|| "processes".to_owned());
     let offer = processes.into_iter().chain(info.task_types).collect::<Vec<_>>().join(", ");
+    let handlers = info.handlers.iter().map(handler).collect::<Vec<_>>().join(", ");
     vec![
         worker.id.clone(),
         info.name,
@@ -129,13 +164,51 @@ fn row(worker: &v1::Worker) -> Vec<String> {
         info.capacity.unwrap_or_default().slots.to_string(),
         format!("{}", free.cpu_millis as f64 / 1000.0),
         bytesize::ByteSize(u64::try_from(free.memory_bytes).unwrap_or(0)).to_string(),
+        info.zone,
+        pairs(&info.labels),
+        info.taints.iter().map(taint).collect::<Vec<_>>().join(", "),
         offer,
+        handlers,
+        match worker.provider.as_str() {
+            "" => String::new(),
+            provider => format!("{} ({provider})", worker.template),
+        },
+        worker.drain_reason.clone(),
     ]
+}
+
+/// A handler with processes of its own.
+fn handler(handler: &v1::HandlerInfo) -> String {
+    let state = if handler.given_up { ", given up" } else { "" };
+    format!("{} ({}{state})", handler.name, handler.sla)
+}
+
+fn pairs(labels: &HashMap<String, String>) -> String {
+    let mut pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    pairs.sort();
+    pairs.join(", ")
+}
+
+fn taint(taint: &v1::Taint) -> String {
+    let value = if taint.value.is_empty() { String::new() } else { format!("={}", taint.value) };
+    let effect = if taint.effect == "PreferNoSchedule" { ":PreferNoSchedule" } else { "" };
+    format!("{}{value}{effect}", taint.key)
 }
 
 fn worker_json(worker: &v1::Worker) -> Value {
     let info = worker.info.clone().unwrap_or_default();
-    let capacity = |capacity: v1::Capacity| json!({ "slots": capacity.slots, "cpu_millis": capacity.cpu_millis, "memory_bytes": capacity.memory_bytes });
+    let capacity = |has: v1::Capacity| {
+        json!({
+            "slots": has.slots,
+            "cpu_millis": has.cpu_millis,
+            "memory_bytes": has.memory_bytes,
+            "disk_bytes": has.disk_bytes,
+            "gpus": has.gpus,
+        })
+    };
+    let taints = info.taints.iter().map(taint).collect::<Vec<_>>();
+    let capability = |has: &v1::Capability| json!({ "name": has.name, "parameters": has.parameters });
+    let capabilities = info.capabilities.iter().map(capability).collect::<Vec<_>>();
     json!({
         "id": worker.id,
         "name": info.name,
@@ -146,17 +219,52 @@ fn worker_json(worker: &v1::Worker) -> Value {
         "capacity": capacity(info.capacity.unwrap_or_default()),
         "task_types": info.task_types,
         "tasks_only": info.tasks_only,
+        "handlers": info.handlers.iter().map(|handler| {
+            json!({ "name": handler.name, "sla": handler.sla, "given_up": handler.given_up })
+        }).collect::<Vec<_>>(),
+        "labels": info.labels,
+        "taints": taints,
+        "capabilities": capabilities,
+        "zone": (!info.zone.is_empty()).then_some(info.zone),
+        "isolation": if info.isolation.is_empty() { "process" } else { &info.isolation },
+        "image": (!info.image.is_empty()).then_some(info.image),
         "free": capacity(worker.free.unwrap_or_default()),
         "registered_at": output::timestamp(worker.registered_at_ms),
+        "provider": (!worker.provider.is_empty()).then_some(&worker.provider),
+        "template": (!worker.template.is_empty()).then_some(&worker.template),
+        "drain_reason": (!worker.drain_reason.is_empty()).then_some(&worker.drain_reason),
     })
 }
 
-pub async fn drain(client: &mut Client, id: String, json: bool) -> Result<u8> {
-    let request = v1::DrainWorkerRequest { worker_id: id.clone() };
+pub async fn drain(
+    client: &mut Client,
+    id: String,
+    deadline: Option<Millis>,
+    reason: String,
+    json: bool,
+) -> Result<u8> {
+    let deadline_ms = deadline.map_or(0, |length| i64::try_from(length.0.max(1)).unwrap_or(i64::MAX));
+    let request = v1::DrainWorkerRequest { worker_id: id.clone(), reason, deadline_ms };
     client.admin().drain_worker(request).await.map_err(|status| explain(&status))?;
+    match (json, deadline) {
+        (true, _) => output::print_json(&json!({ "worker_id": id, "state": "draining" })),
+        (false, None) => output::println("draining: it finishes what it runs, takes nothing new, and leaves"),
+        (false, Some(_)) => {
+            let within = output::span(deadline_ms);
+            output::println(&format!(
+                "draining: it takes nothing new and leaves; what still runs after {within} is given back"
+            ));
+        }
+    }
+    Ok(exit::OK)
+}
+
+pub async fn restart(client: &mut Client, id: String, handler: String, json: bool) -> Result<u8> {
+    let request = v1::RestartHandlerRequest { worker_id: id.clone(), handler: handler.clone() };
+    client.admin().restart_handler(request).await.map_err(|status| explain(&status))?;
     match json {
-        true => output::print_json(&json!({ "worker_id": id, "state": "draining" })),
-        false => output::println("draining: it finishes what it runs, takes nothing new, and leaves"),
+        true => output::print_json(&json!({ "worker_id": id, "handler": handler, "state": "restarting" })),
+        false => output::println("restarting: 'hodei events --kind supervision' tells how it goes"),
     }
     Ok(exit::OK)
 }

@@ -46,7 +46,11 @@ async fn calls(client: &Client) -> Vec<(Role, &'static str, Result<(), Status>)>
     let many = client.jobs().cancel_jobs(many).await.map(drop);
     let pause = client.queues().pause_queue(v1::PauseQueueRequest { name: "mail".into() }).await.map(drop);
     let worker = client.admin().create_worker_token(v1::CreateWorkerTokenRequest::default()).await.map(drop);
-    let drain = client.admin().drain_worker(v1::DrainWorkerRequest { worker_id: nobody() }).await.map(drop);
+    let drain = client
+        .admin()
+        .drain_worker(v1::DrainWorkerRequest { worker_id: nobody(), ..Default::default() })
+        .await
+        .map(drop);
     let tokens = client.access().list_api_tokens(v1::ListApiTokensRequest {}).await.map(drop);
     let audit = client.access().list_audit(v1::ListAuditRequest::default()).await.map(drop);
     vec![

@@ -20,7 +20,7 @@ pub struct FakeWorker {
 }
 
 pub async fn register(client: &Client, token: &str, worker: &str, key: &[u8]) -> Result<v1::RegisterResponse, Status> {
-    let capacity = v1::Capacity { slots: 1, cpu_millis: 1000, memory_bytes: 1 << 30 };
+    let capacity = v1::Capacity { slots: 1, cpu_millis: 1000, memory_bytes: 1 << 30, ..Default::default() };
     let info = v1::WorkerInfo { name: "fake".into(), capacity: Some(capacity), ..Default::default() };
     let (token, worker_id) = (token.to_owned(), worker.to_owned());
     let request = v1::RegisterRequest { token, worker_id, info: Some(info), key: key.to_vec() };

@@ -53,7 +53,8 @@ fn command(program: &str) -> Option<v1::Work> {
 /// Specs that must be refused, with the field to blame.
 fn bad_specs() -> Vec<(&'static str, v1::JobSpec)> {
     let map = |name: &str, value: &str| [(name.to_owned(), value.to_owned())].into();
-    let requirements = |cpu_millis, memory_bytes| Some(v1::Requirements { cpu_millis, memory_bytes });
+    let requirements =
+        |cpu_millis, memory_bytes| Some(v1::Requirements { cpu_millis, memory_bytes, ..v1::Requirements::default() });
     vec![
         ("priority", v1::JobSpec { priority: 99, ..good() }),
         ("retry.backoff", v1::JobSpec { retry: retry(|retry| retry.backoff = 99), ..good() }),
@@ -121,7 +122,10 @@ async fn bad_input_is_refused_by_the_name_of_its_field_and_nothing_is_stored() {
     names(logs.get_logs(v1::GetLogsRequest { job_id: job_id(), ..Default::default() }).await, "job_id");
     names(logs.subscribe_logs(v1::SubscribeLogsRequest { job_id: job_id(), tail: None }).await.map(drop), "job_id");
     let mut admin = cluster.admin();
-    names(admin.drain_worker(v1::DrainWorkerRequest { worker_id: "nobody".into() }).await, "worker_id");
+    names(
+        admin.drain_worker(v1::DrainWorkerRequest { worker_id: "nobody".into(), ..Default::default() }).await,
+        "worker_id",
+    );
     let token = v1::CreateWorkerTokenRequest { worker_id: String::new(), ttl_ms: -1 };
     names(admin.create_worker_token(token).await, "ttl_ms");
 

@@ -6,9 +6,12 @@ use crate::{
     id::{JobId, ScheduleId},
     job::{Execution, Job},
     journal::Change,
+    placement::SchedulerSettings,
+    provider::ProviderRecord,
     queue::QueueRecord,
     schedule::ScheduleRecord,
     state::{Event, Run, State, StateKind},
+    template::WorkerTemplate,
     time::Time,
     token::{Hash, WorkerToken},
     webhook::Delivery,
@@ -45,6 +48,11 @@ pub struct Batch {
     /// Idempotency keys of jobs that are new in this batch.
     pub keys: Vec<(Arc<str>, JobId)>,
     pub queues: Vec<QueueRecord>,
+    pub scheduler: Option<SchedulerSettings>,
+    pub providers: Vec<ProviderRecord>,
+    pub dropped_providers: Vec<Arc<str>>,
+    pub templates: Vec<WorkerTemplate>,
+    pub dropped_templates: Vec<Arc<str>>,
     /// By how much the numbers of jobs have changed.
     pub counts: Vec<(Arc<str>, StateKind, i64)>,
     pub schedules: Vec<ScheduleWrite>,
@@ -150,6 +158,11 @@ impl Batch {
             && self.told.is_empty()
             && self.keys.is_empty()
             && self.queues.is_empty()
+            && self.scheduler.is_none()
+            && self.providers.is_empty()
+            && self.dropped_providers.is_empty()
+            && self.templates.is_empty()
+            && self.dropped_templates.is_empty()
             && self.counts.is_empty()
             && self.schedules.is_empty()
             && self.dropped_schedules.is_empty()

@@ -4,14 +4,18 @@ use super::Settling;
 use crate::{
     id::{ExecutionId, JobId, ScheduleId, WorkerId},
     job::{ClassId, Job, Progress},
+    journal::Supervision,
+    placement::SchedulerSettings,
     protocol::{Finished, Hello, StopReason},
+    provider::{Instance, InstanceState, ProviderCapabilities, ProviderFailure, ProviderHealth, ProviderRecord},
     queue::{QueueRecord, QueueSettings},
     schedule::ScheduleRecord,
     spec::{JobSpec, Priority},
     state::{IllegalEvent, StateKind},
+    template::WorkerTemplate,
     time::{Elapsed, Millis, Time},
     token::{Hash, TokenRefused, WorkerToken},
-    worker::{WorkerInfo, WorkerRecord},
+    worker::{Drain, Origin, WorkerInfo, WorkerRecord},
 };
 use std::sync::Arc;
 use thiserror::Error;
@@ -39,6 +43,12 @@ pub enum Input {
         caller: Caller,
         job: JobId,
     },
+    /// An operator gives a waiting job to a worker.
+    Assign {
+        caller: Caller,
+        job: JobId,
+        worker: WorkerId,
+    },
     /// Gives a blocked job what it waits for.
     Resume {
         caller: Caller,
@@ -60,6 +70,48 @@ pub enum Input {
         caller: Caller,
         schedule: ScheduleId,
         order: ScheduleOrder,
+    },
+    SetScheduler {
+        caller: Caller,
+        settings: SchedulerSettings,
+    },
+    SetProvider {
+        caller: Caller,
+        provider: Arc<str>,
+        order: ProviderOrder,
+    },
+    SetTemplate {
+        caller: Caller,
+        template: Arc<str>,
+        order: TemplateOrder,
+    },
+    /// A provider was asked how it is.
+    ProviderSeen {
+        provider: Arc<str>,
+        health: ProviderHealth,
+        capabilities: ProviderCapabilities,
+    },
+    /// All that a provider has of ours. It was asked at `asked`: what was made since then need not be in it.
+    ProviderHas {
+        provider: Arc<str>,
+        instances: Vec<Instance>,
+        asked: Elapsed,
+    },
+    /// What became of [`Effect::Inspect`]: none when its provider has no such worker.
+    Inspected {
+        worker: WorkerId,
+        state: Option<InstanceState>,
+    },
+    /// What became of [`Effect::Create`].
+    Created {
+        worker: WorkerId,
+        outcome: Result<(), ProviderFailure>,
+    },
+    /// What became of [`Effect::Destroy`], with the end of what the worker printed where that was asked for.
+    Destroyed {
+        worker: WorkerId,
+        outcome: Result<(), ProviderFailure>,
+        output: String,
     },
     CreateToken {
         caller: Caller,
@@ -93,6 +145,7 @@ pub enum Input {
     Drain {
         caller: Caller,
         worker: WorkerId,
+        order: Drain,
     },
     /// The worker itself wants no more work on this connection.
     Pause {
@@ -102,6 +155,23 @@ pub enum Input {
     Unregister {
         caller: Caller,
         worker: WorkerId,
+    },
+    /// The worker is something else from now on.
+    Describe {
+        worker: WorkerId,
+        connection: Connection,
+        info: Box<WorkerInfo>,
+    },
+    /// Word of what a worker watches over.
+    Supervised {
+        worker: WorkerId,
+        news: Supervision,
+    },
+    /// A person wants the processes of a worker's handler started anew.
+    RestartHandler {
+        caller: Caller,
+        worker: WorkerId,
+        handler: String,
     },
     /// Answers [`Effect::ReadReady`].
     Ready {
@@ -146,6 +216,26 @@ pub enum QueueOrder {
     Pause,
     Resume,
     Configure(QueueSettings),
+}
+
+#[derive(Clone, Debug)]
+pub enum ProviderOrder {
+    Add(Box<ProviderRecord>),
+    Enable,
+    Disable,
+    /// Its workers are drained; it is gone when they are.
+    Remove,
+}
+
+#[derive(Clone, Debug)]
+pub enum TemplateOrder {
+    /// A new one, or another form of one that is there; workers that exist stay as they are.
+    Put(Box<WorkerTemplate>),
+    Remove,
+    /// How many stand ready.
+    Warm(u32),
+    /// A person wants to see it tried again.
+    Restart,
 }
 
 #[derive(Clone, Debug)]
@@ -226,6 +316,8 @@ pub enum Effect {
         worker: WorkerId,
         connection: Connection,
         verdicts: Vec<Bound>,
+        /// How often it must show that it lives, where its SLA says so.
+        heartbeat: Option<Millis>,
     },
     Run {
         worker: WorkerId,
@@ -251,6 +343,30 @@ pub enum Effect {
     Drain {
         worker: WorkerId,
         connection: Connection,
+        within: Option<Millis>,
+    },
+    /// The provider is to make this worker. Asked again after a restart of the server: to make one that is there changes
+    /// nothing.
+    Create {
+        worker: WorkerId,
+        origin: Box<Origin>,
+    },
+    /// Is it still there? Its stream broke.
+    Inspect {
+        worker: WorkerId,
+        provider: Arc<str>,
+    },
+    /// The provider is to remove this worker, and to say before what it printed if `output`. To remove one that is not
+    /// there changes nothing.
+    Destroy {
+        worker: WorkerId,
+        provider: Arc<str>,
+        output: bool,
+    },
+    RestartHandler {
+        worker: WorkerId,
+        connection: Connection,
+        handler: String,
     },
     Close {
         worker: WorkerId,
@@ -309,6 +425,9 @@ pub enum Answer {
     /// The job that was made.
     Job(JobId),
     Registered(Box<WorkerRecord>),
+    Scheduler(SchedulerSettings),
+    Provider(Box<ProviderRecord>),
+    Template(Box<WorkerTemplate>),
 }
 
 /// Why the brain did not do what it was asked.
@@ -318,14 +437,30 @@ pub enum Refusal {
     NoSuchJob(JobId),
     #[error("there is no worker {0}")]
     NoSuchWorker(WorkerId),
+    #[error("worker {0} is not connected")]
+    NotConnected(WorkerId),
+    #[error("worker {0} has no handler '{1}' with processes of its own")]
+    NoSuchHandler(WorkerId, String),
     #[error(transparent)]
     Illegal(#[from] IllegalEvent),
     #[error(transparent)]
     Token(#[from] TokenRefused),
+    #[error("the job is not placed: {0}")]
+    NotPlaced(String),
     #[error("depends_on: there is no job {0}")]
     NoSuchDependency(JobId),
     #[error("depends_on: {0} was there already under its idempotency key; name it by its id")]
     DependsOnExisting(JobId),
+    #[error("there is no provider '{0}'")]
+    NoSuchProvider(Arc<str>),
+    #[error("name: a provider '{0}' exists already; remove it first or choose another name")]
+    ProviderExists(Arc<str>),
+    #[error("there is no worker template '{0}'")]
+    NoSuchTemplate(Arc<str>),
+    #[error("there are {0} providers already, which is as many as one server keeps")]
+    TooManyProviders(usize),
+    #[error("there are {0} worker templates already, which is as many as one server keeps")]
+    TooManyTemplates(usize),
     #[error("there is no such schedule")]
     NoSuchSchedule,
     #[error("name: a schedule '{0}' exists already; choose another name or update that one")]

@@ -6,9 +6,12 @@ use crate::{
     dead_letter::DeadLetter,
     id::{DeliveryId, JobId, ScheduleId},
     job::Job,
+    placement::SchedulerSettings,
+    provider::ProviderRecord,
     queue::QueueRecord,
     schedule::{Overlap, ScheduleRecord},
     state::StateKind,
+    template::WorkerTemplate,
     webhook::Delivery,
 };
 use std::{
@@ -27,6 +30,9 @@ pub struct Kept {
     pub schedules: BTreeMap<ScheduleId, (ScheduleRecord, ScheduledJob)>,
     pub dead_letters: BTreeMap<JobId, DeadLetter>,
     pub deliveries: BTreeMap<DeliveryId, Delivery>,
+    pub scheduler: SchedulerSettings,
+    pub providers: BTreeMap<Arc<str>, ProviderRecord>,
+    pub templates: BTreeMap<Arc<str>, WorkerTemplate>,
 }
 
 impl Kept {
@@ -45,6 +51,11 @@ impl Kept {
                 return Err(format!("{first} and {job} have the key {key}"));
             }
         }
+        self.scheduler = batch.scheduler.unwrap_or(self.scheduler);
+        self.providers.extend(batch.providers.iter().map(|record| (Arc::clone(&record.name), record.clone())));
+        batch.dropped_providers.iter().for_each(|name| _ = self.providers.remove(name));
+        self.templates.extend(batch.templates.iter().map(|template| (Arc::clone(&template.name), template.clone())));
+        batch.dropped_templates.iter().for_each(|name| _ = self.templates.remove(name));
         self.queues.extend(batch.queues.iter().map(|queue| (Arc::clone(&queue.name), queue.clone())));
         for (queue, state, by) in &batch.counts {
             let count = self.counts.entry((Arc::clone(queue), *state)).or_default();
@@ -81,6 +92,9 @@ impl Kept {
     /// What a new leader reads of it. `job` finds the row of a job.
     pub fn load(&self, loaded: &mut Loaded, job: impl Fn(JobId) -> Option<Job>) {
         loaded.queues = self.queues.values().cloned().collect();
+        loaded.scheduler = self.scheduler;
+        loaded.providers = self.providers.values().cloned().collect();
+        loaded.templates = self.templates.values().cloned().collect();
         let counted = self.counts.iter().filter(|(_, count)| **count > 0);
         let count =
             |((queue, state), count): (&(Arc<str>, StateKind), &i64)| (Arc::clone(queue), *state, *count as u64);

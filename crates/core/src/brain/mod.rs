@@ -17,9 +17,12 @@ mod kept;
 mod moves;
 mod pages;
 mod placements;
+mod placing;
+mod provisioning;
 mod queues;
 mod ready;
 mod schedules;
+mod standing;
 mod timers;
 mod workers;
 
@@ -30,11 +33,12 @@ pub use batch::{Batch, BatchId, Edge, JobWrite, Placement, ScheduleWrite, Settli
 pub use facts::{Facts, Missing};
 pub use fleet::WorkerView;
 pub use input::{
-    Answer, Bound, Caller, Connection, Effect, Input, ManyJobs, NewJob, QueueOrder, Refusal, Registration, Report,
-    RunMore, ScheduleOrder, ScheduledJob,
+    Answer, Bound, Caller, Connection, Effect, Input, ManyJobs, NewJob, ProviderOrder, QueueOrder, Refusal,
+    Registration, Report, RunMore, ScheduleOrder, ScheduledJob, TemplateOrder,
 };
 #[cfg(any(test, feature = "inspect"))]
 pub use kept::Kept;
+pub use provisioning::{ProviderView, TemplateView};
 pub use queues::QueueView;
 pub use schedules::ScheduleView;
 
@@ -42,11 +46,14 @@ use crate::{
     defect::{Defect, planted},
     id::{ExecutionId, IdMap, JobId, ScheduleId, WorkerId, made},
     job::{ClassId, Execution, Job, Progress},
+    placement::{Needs, SchedulerSettings},
     protocol::{Finished, Hello, StopReason},
+    provider::ProviderRecord,
     queue::QueueRecord,
     schedule::ScheduleRecord,
     spec::Priority,
     state::{AfterFailure, DelayReason, Event, Failure, FailureKind, IllegalEvent, Outcome, Run, State, StateKind},
+    template::WorkerTemplate,
     time::{Elapsed, Millis, Now, Time},
     token::{Hash, TokenRefused, WorkerToken},
     worker::{Phase, WorkerRecord},
@@ -56,9 +63,11 @@ use fleet::Fleet;
 use moves::Moves;
 use pages::Reads;
 use placements::Placements;
+use provisioning::Provisioning;
 use queues::Queues;
 use ready::Ready;
 use schedules::Schedules;
+use standing::Standing;
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
@@ -78,6 +87,8 @@ pub struct Config {
     pub window: usize,
     /// How many classes may have waiting jobs at one time.
     pub class_limit: usize,
+    /// How long a worker that was made may take to register.
+    pub registration: Millis,
     /// Decides the jitter of retries.
     pub seed: u64,
 }
@@ -90,6 +101,7 @@ impl Default for Config {
             loss_limit: 3,
             window: 8192,
             class_limit: 100_000,
+            registration: Millis::seconds(60),
             seed: 0,
         }
     }
@@ -130,6 +142,7 @@ pub struct Brain {
     dependencies: Dependencies,
     queues: Queues,
     schedules: Schedules,
+    provisioning: Provisioning,
     moves: Moves,
     /// Idempotency keys that this turn has asked for or made, and whose they are.
     keys: HashMap<Arc<str>, JobId>,
@@ -139,7 +152,14 @@ pub struct Brain {
     dirty_jobs: Vec<JobId>,
     dirty_workers: BTreeSet<WorkerId>,
     gone_workers: Vec<WorkerRecord>,
+    /// What people have been told of workers, and whom there may be news of.
+    standing: Standing,
     dirty_tokens: BTreeSet<Hash>,
+    /// Workers whose histories changed and are not to be written just yet, and when they are.
+    changed_histories: BTreeSet<WorkerId>,
+    write_histories_at: Elapsed,
+    /// Jobs that could be run may have become jobs that nothing can run.
+    recheck: bool,
     /// For how long leases are parked as the server leaves.
     parking: Option<Millis>,
     /// Leases that an earlier leader parked may not be over.
@@ -192,6 +212,9 @@ pub struct Loaded {
     pub replaceable: Vec<Job>,
     /// Ends that are being told, with the jobs that ended.
     pub settling: Vec<(Settling, Job)>,
+    pub scheduler: SchedulerSettings,
+    pub providers: Vec<ProviderRecord>,
+    pub templates: Vec<WorkerTemplate>,
 }
 
 impl Brain {
@@ -215,6 +238,7 @@ impl Brain {
             dependencies: Dependencies::default(),
             queues: Queues::load(loaded.queues, loaded.counts),
             schedules: Schedules::load(loaded.schedules),
+            provisioning: Provisioning::load(loaded.scheduler, loaded.providers, loaded.templates),
             moves: Moves::default(),
             keys: HashMap::new(),
             new_keys: Vec::new(),
@@ -222,7 +246,11 @@ impl Brain {
             dirty_jobs: Vec::new(),
             dirty_workers: BTreeSet::new(),
             gone_workers: Vec::new(),
+            standing: Standing::default(),
             dirty_tokens: BTreeSet::new(),
+            changed_histories: BTreeSet::new(),
+            write_histories_at: now.elapsed,
+            recheck: true,
             parking: None,
             parked: false,
             touched: Vec::new(),
@@ -230,11 +258,13 @@ impl Brain {
             leaving: Vec::new(),
             effects: Vec::new(),
         };
+        brain.fleet.set_scheduler(loaded.scheduler);
         // Nobody knows when the last signs of life came, so every lease begins anew.
         let parked = loaded.parked_until.filter(|_| !planted(Defect::ParkForgotten));
         // All of what was left at the last commit: what the wall clock did since then says nothing.
         let parked = parked.map_or(Millis::ZERO, |until| until - loaded.last);
         brain.parked = parked > Millis::ZERO;
+        brain.take_back_made(&loaded.workers);
         for record in loaded.workers {
             let id = record.id;
             brain.fleet.add(record, now.elapsed + brain.config.lease);
@@ -259,6 +289,7 @@ impl Brain {
                 brain.go_on_telling(mark, job);
             }
         }
+        brain.standing = Standing::of(&brain.fleet);
         for (class, priority) in loaded.lanes {
             let wanted = brain.ready.expect(class, priority);
             brain.read_ready(wanted);
@@ -318,7 +349,11 @@ impl Brain {
             StateKind::Pending => !self.queues.is_paused(&job.queue),
             kind => !kind.is_finished(),
         };
-        !self.reads.none_open() || self.schedules.any_runs() || self.jobs.values().any(|entry| moves(&entry.job))
+        let promised = self.provisioning.has_work();
+        promised
+            || !self.reads.none_open()
+            || self.schedules.any_runs()
+            || self.jobs.values().any(|entry| moves(&entry.job))
     }
 
     /// Why a job is not running, in words.
@@ -331,8 +366,9 @@ impl Brain {
             State::Blocked { reason, .. } => format!("waits to be resumed: {reason}"),
             State::Scheduled { .. } => "its worker has not started it yet".into(),
             State::Pending { .. } => {
-                let no_worker = || self.fleet.why_wait(job.task_type.as_deref(), &job.requirements);
-                self.why_held(&job.queue, job.concurrency()).unwrap_or_else(no_worker)
+                let no_worker = || self.fleet.why_wait(&Needs::of(job));
+                let held = self.why_held(&job.queue, job.concurrency());
+                held.or_else(|| self.why_unmade(job)).unwrap_or_else(no_worker)
             }
             _ => String::new(),
         }
@@ -344,7 +380,8 @@ impl Brain {
         let lease = expiry.map(|at| at.min(self.elapsed + LEASE_WATCH));
         let order = self.queues.next_wake().into_iter().chain(self.ready.next_rise());
         let due = self.timers.next().into_iter().chain(order).chain(self.schedules.next()).min();
-        (due, lease.into_iter().chain(self.placements.next_wake()).min())
+        let others = self.placements.next_wake().into_iter().chain(self.provisioning.next_wake());
+        (due, lease.into_iter().chain(others).min())
     }
 
     // ---- the turn -----------------------------------------------------------------------------------------------
@@ -354,6 +391,7 @@ impl Brain {
         let gap = now.elapsed - self.elapsed;
         if gap > STALL {
             self.fleet.extend_leases(gap);
+            self.forgive(gap);
         }
         self.now = self.now.max(now.wall);
         self.elapsed = self.elapsed.max(now.elapsed);
@@ -382,6 +420,10 @@ impl Brain {
                 let answer = self.retry(job);
                 self.answer(caller, answer);
             }
+            Input::Assign { caller, job, worker } => {
+                let answer = self.assign_by_hand(job, worker);
+                self.answer(caller, answer);
+            }
             Input::SetQueue { caller, queue, order } => {
                 let answer = self.set_queue(&queue, order);
                 self.answer(caller, answer);
@@ -390,6 +432,25 @@ impl Brain {
                 let answer = self.set_schedule(schedule, order);
                 self.answer(caller, answer);
             }
+            Input::SetScheduler { caller, settings } => {
+                let answer = self.set_scheduler(settings);
+                self.answer(caller, Ok(answer));
+            }
+            Input::SetProvider { caller, provider, order } => {
+                let answer = self.set_provider(&provider, order);
+                self.answer(caller, answer);
+            }
+            Input::SetTemplate { caller, template, order } => {
+                let answer = self.set_template(&template, order);
+                self.answer(caller, answer);
+            }
+            Input::ProviderSeen { provider, health, capabilities } => {
+                self.provider_seen(&provider, health, capabilities);
+            }
+            Input::ProviderHas { provider, instances, asked } => self.provider_has(&provider, &instances, asked),
+            Input::Inspected { worker, state } => self.inspected(worker, state),
+            Input::Created { worker, outcome } => self.created(worker, outcome),
+            Input::Destroyed { worker, outcome, output } => self.destroyed(worker, outcome, &output),
             Input::CreateToken { caller, token } => {
                 self.dirty_tokens.insert(token.hash);
                 self.tokens.insert(token.hash, token);
@@ -403,18 +464,25 @@ impl Brain {
             Input::Disconnect { worker, connection } => self.disconnect(worker, connection),
             Input::Heartbeat { worker, at } => self.renew(worker, at),
             Input::Report { caller, worker, report } => self.report(caller, worker, report),
-            Input::Drain { caller, worker } => {
-                let answer = self.drain(worker);
+            Input::Drain { caller, worker, order } => {
+                let answer = self.drain(worker, order);
                 self.answer(caller, answer);
             }
             Input::Pause { caller, worker } => {
                 let known = self.fleet.update(worker, |worker| worker.paused = true);
+                self.watch_worker(worker, "");
                 if let Some(caller) = caller {
                     self.answer(caller, known.map(|()| Answer::Done).ok_or(Refusal::NoSuchWorker(worker)));
                 }
             }
             Input::Unregister { caller, worker } => {
                 let answer = self.unregister(worker);
+                self.answer(caller, answer);
+            }
+            Input::Describe { worker, connection, info } => self.describe(worker, connection, *info),
+            Input::Supervised { worker, news } => self.supervised(worker, news),
+            Input::RestartHandler { caller, worker, handler } => {
+                let answer = self.restart_handler(worker, handler);
                 self.answer(caller, answer);
             }
             Input::Ready { class, priority, limit, jobs } => self.take_ready(class, priority, limit, &jobs),
@@ -435,10 +503,17 @@ impl Brain {
         self.write_late_placements();
         self.fire_schedules();
         self.tell_dependents();
+        // What is rejected may let others go on, which may be rejected in turn.
+        while self.reject_hopeless() {
+            self.tell_dependents();
+        }
         self.ready.clock(self.now);
         self.open_rates();
         self.place();
         self.write_releases();
+        self.provision();
+        self.tell_standing();
+        self.write_histories();
         self.ask_for_more();
         (self.take_batch(), std::mem::take(&mut self.effects))
     }
@@ -588,6 +663,7 @@ impl Brain {
     }
 
     fn touch(&mut self, class: ClassId) {
+        self.provisioning.stir();
         if self.touched.last() != Some(&class) {
             self.touched.push(class);
         }
@@ -613,54 +689,9 @@ impl Brain {
         self.seq
     }
 
-    // ---- placement ----------------------------------------------------------------------------------------------
-
     fn make_id(&mut self) -> Uuid {
         self.made += 1;
         made(self.now.0, self.epoch, self.made)
-    }
-
-    /// Gives ready jobs to free workers, best first. A class that fits nowhere is passed over and hides no other.
-    fn place(&mut self) {
-        let mut passed = None;
-        while self.fleet.any_free()
-            && let Some(head) = self.ready.head_after(passed)
-        {
-            if self.held_back(&head) {
-                continue;
-            }
-            // What comes next is still in the store; to go on with less would break the order.
-            let Some(id) = head.job else { break };
-            let worker = self
-                .jobs
-                .get(&id)
-                .and_then(|Entry { job, .. }| self.fleet.pick(job.task_type.as_deref(), &job.requirements));
-            match worker {
-                Some(worker) if self.assign(id, worker) => {}
-                _ => {
-                    self.ready.pass(head.class);
-                    passed = Some(head);
-                }
-            }
-        }
-    }
-
-    fn assign(&mut self, id: JobId, worker: WorkerId) -> bool {
-        let execution = ExecutionId(self.make_id());
-        if let Some(entry) = self.jobs.get_mut(&id)
-            && (entry.job.attempt == 0 || !planted(Defect::RetryNotCounted))
-        {
-            entry.job.attempt += 1;
-        }
-        let bound = self.step(id, &Event::Assign(Run { execution, worker }));
-        debug_assert!(bound.is_ok(), "{bound:?}");
-        let Some(entry) = self.jobs.get_mut(&id).filter(|_| bound.is_ok()) else { return false };
-        let (attempt, needs) = (entry.job.attempt, entry.job.requirements);
-        entry.job.begin(Execution::new(Run { execution, worker }, attempt, self.now));
-        self.executions.insert(execution, id);
-        self.fleet.update(worker, |worker| worker.hold(execution, &needs));
-        self.send_run(id);
-        true
     }
 
     /// Tells the worker of a scheduled job about it; one that is away hears of it when it connects.
@@ -710,6 +741,7 @@ impl Brain {
         if let Some(current) = self.jobs.get_mut(&id).and_then(|entry| entry.job.current_mut()) {
             current.started_at = Some(at);
         }
+        self.note_begun(id, execution);
         Ok(())
     }
 
@@ -717,7 +749,8 @@ impl Brain {
     fn end(&mut self, id: JobId, event: &Event, outcome: Outcome, at: Time, log_entries: u64) -> Result<(), Refusal> {
         let job = &self.entry(id)?.job;
         job.state.next(event, self.now)?;
-        let (run, needs) = (job.state.run().copied(), job.requirements);
+        let (run, needs) = (job.state.run().copied(), job.requirements.clone());
+        self.note_history(id, &outcome);
         if let Some(entry) = self.jobs.get_mut(&id) {
             let lost = matches!(&outcome, Outcome::Failed(failure) if failure.kind == FailureKind::WorkerLost);
             entry.job.losses += u32::from(lost && !planted(Defect::LossNotCounted));
@@ -734,6 +767,7 @@ impl Brain {
             if !planted(Defect::SlotNotReleased) {
                 self.fleet.update(run.worker, |worker| worker.release(run.execution, &needs));
             }
+            self.note_freed(run.worker, run.execution);
         }
         Ok(())
     }

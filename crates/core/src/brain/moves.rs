@@ -93,10 +93,13 @@ impl Brain {
     /// A job that had failed for good goes on.
     fn revived(&mut self, id: JobId) {
         let Some(entry) = self.jobs.get_mut(&id) else { return };
-        if entry.job.extra.as_mut().is_some_and(|extra| std::mem::take(&mut extra.discarded)) {
-            return;
-        }
         let failure = entry.job.last_failure().cloned();
+        if let Some(extra) = &mut entry.job.extra {
+            extra.rejected = None;
+            if std::mem::take(&mut extra.discarded) {
+                return;
+            }
+        }
         let task_type = entry.job.task_type.as_deref();
         let fingerprint = failure.map(|failure| Fingerprint::of(task_type, &failure));
         let fingerprint = fingerprint.unwrap_or_else(|| Fingerprint::never_ran(task_type));
@@ -115,6 +118,7 @@ impl Brain {
         (batch.settling, batch.told) = (written.settling, written.told);
         (batch.queues, batch.counts) = self.queues.take();
         (batch.schedules, batch.dropped_schedules) = self.schedules.take();
+        self.provisioning.take(batch);
         batch.keys = std::mem::take(&mut self.new_keys);
         batch.forgotten = std::mem::take(&mut self.forgotten);
         self.keys.clear();

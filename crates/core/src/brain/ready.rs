@@ -168,11 +168,27 @@ impl Ready {
             .is_some_and(|class| class.lines[job.priority as usize].window.get(&job.seq) == Some(&job.id))
     }
 
+    /// The best of a class.
+    pub fn head_of(&self, class: ClassId) -> Option<Head> {
+        self.classes.get(&class)?.head
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = ClassId> {
+        self.classes.keys().copied()
+    }
+
     /// The best head that ranks after `passed`.
     pub fn head_after(&self, passed: Option<Head>) -> Option<Head> {
         use std::ops::Bound::*;
         let from = passed.map_or(Unbounded, Excluded);
         self.heads.range((from, Unbounded)).next().copied()
+    }
+
+    /// How many jobs of a class wait in memory.
+    pub fn waiting(&self, class: ClassId) -> u32 {
+        let lines =
+            self.classes.get(&class).map(|class| class.lines.iter().map(|line| line.window.len()).sum::<usize>());
+        u32::try_from(lines.unwrap_or(0)).unwrap_or(u32::MAX)
     }
 
     /// Says that the store has jobs of this line that have not been read. Used at start.

@@ -1,7 +1,10 @@
 //! Workers that come, go, fall silent and come back.
 
 use super::*;
-use crate::{journal::Change, worker::WorkerState};
+use crate::{
+    journal::{Change, Supervision},
+    worker::{Drain, WorkerInfo, WorkerState},
+};
 
 impl Brain {
     pub(super) fn register(&mut self, request: Registration) -> Result<Answer, Refusal> {
@@ -9,22 +12,31 @@ impl Brain {
         token.redeem(request.worker, request.key, self.now)?;
         let id = token.worker;
         self.dirty_tokens.insert(request.token);
+        if self.fleet.get(id).is_some_and(|worker| worker.record.phase == Phase::Terminating) {
+            return Err(Refusal::NoSuchWorker(id));
+        }
         let record = WorkerRecord {
             id,
             info: request.info,
-            session: request.session,
+            session: Some(request.session),
             incarnation: None,
             phase: Phase::Active,
             registered_at: self.now,
+            origin: self.fleet.get(id).and_then(|worker| worker.record.origin.clone()),
+            drain: None,
+            history: self.fleet.get(id).map(|worker| worker.record.history.clone()).unwrap_or_default(),
         };
         match self.fleet.get(id).map(|worker| worker.connection) {
             Some(connection) => {
                 self.close(id, connection);
                 self.fleet.redescribe(record.clone());
+                self.recheck = true;
             }
             None => self.fleet.add(record.clone(), self.elapsed + self.config.lease),
         }
         self.dirty_workers.insert(id);
+        self.note_registered(id);
+        self.watch_worker(id, "");
         Ok(Answer::Registered(Box::new(record)))
     }
 
@@ -48,6 +60,7 @@ impl Brain {
         if let (Some(info), Some(worker)) = (renewed, self.fleet.get(id)) {
             self.fleet.redescribe(WorkerRecord { info: *info, ..worker.record.clone() });
             self.dirty_workers.insert(id);
+            self.recheck = true;
         }
         let (now, lease_until) = (self.elapsed, self.elapsed + self.config.lease);
         self.fleet.update(id, |worker| {
@@ -59,18 +72,20 @@ impl Brain {
         });
         if reborn {
             self.dirty_workers.insert(id);
+            self.reborn(id);
         }
-        let leaving = self.fleet.get(id).is_some_and(|worker| worker.state() == WorkerState::Draining);
-        self.note_worker(id, if leaving { WorkerState::Draining } else { WorkerState::Ready });
+        self.note_connected(id);
+        self.watch_worker(id, "");
         let named: BTreeSet<ExecutionId> = hello.held.iter().chain(&hello.ended).copied().collect();
         let bound = |execution: &ExecutionId| Bound { execution: *execution, job: self.bound(id, *execution) };
         let verdicts = named.iter().map(bound).collect();
-        self.effects.push(Effect::Welcome { worker: id, connection, verdicts });
+        let heartbeat = self.heartbeat_of(id);
+        self.effects.push(Effect::Welcome { worker: id, connection, verdicts, heartbeat });
         for execution in held {
             self.reconcile(execution, named.contains(&execution), reborn);
         }
         if self.fleet.get(id).is_some_and(|worker| worker.record.phase == Phase::Draining) {
-            self.effects.push(Effect::Drain { worker: id, connection });
+            self.tell_to_drain(id, connection);
         }
     }
 
@@ -100,11 +115,13 @@ impl Brain {
                 worker.lease_until = Elapsed::default();
             }
         });
+        self.note_disconnected(worker);
     }
 
-    /// Event streams tell that workers come and go, not whenever one is busy.
-    fn note_worker(&mut self, id: WorkerId, state: WorkerState) {
-        self.moves.changes.push(Change::Worker { id, state, at: self.now });
+    fn tell_to_drain(&mut self, worker: WorkerId, connection: Connection) {
+        let order = self.fleet.get(worker).and_then(|worker| worker.record.drain.as_ref());
+        let within = order.and_then(|order| order.deadline).map(|deadline| deadline - self.now);
+        self.effects.push(Effect::Drain { worker, connection, within });
     }
 
     pub(super) fn renew(&mut self, worker: WorkerId, at: Elapsed) {
@@ -116,18 +133,27 @@ impl Brain {
                 worker.parked_until = Elapsed::default();
             }
         });
+        self.note_beat(worker, at);
     }
 
-    pub(super) fn drain(&mut self, id: WorkerId) -> Result<Answer, Refusal> {
+    pub(super) fn drain(&mut self, id: WorkerId, order: Drain) -> Result<Answer, Refusal> {
+        if self.fleet.get(id).is_some_and(|worker| !matches!(worker.record.phase, Phase::Active | Phase::Draining)) {
+            self.send_home(id, &order);
+            return Ok(Answer::Done);
+        }
+        let reason = order.reason.clone();
         let connection = self.fleet.update(id, |worker| {
             worker.record.phase = Phase::Draining;
+            worker.record.drain = Some(order);
             worker.connection
         });
         let connection = connection.ok_or(Refusal::NoSuchWorker(id))?;
         self.dirty_workers.insert(id);
-        self.note_worker(id, WorkerState::Draining);
+        self.watch_worker(id, &reason);
+        self.note_draining(id);
+        self.recheck = true;
         if let Some(connection) = connection {
-            self.effects.push(Effect::Drain { worker: id, connection });
+            self.tell_to_drain(id, connection);
         }
         Ok(Answer::Done)
     }
@@ -141,11 +167,44 @@ impl Brain {
             }
         }
         self.close(id, connection);
-        if let Some(worker) = self.fleet.remove(id) {
-            self.dirty_workers.remove(&id);
-            self.gone_workers.push(WorkerRecord { phase: Phase::Terminated, ..worker.record });
-            self.note_worker(id, WorkerState::Terminated);
+        if !self.unregistered(id) {
+            self.remove_worker(id, "");
         }
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn remove_worker(&mut self, id: WorkerId, why: &str) {
+        if let Some(worker) = self.fleet.remove(id) {
+            self.recheck = true;
+            self.dirty_workers.remove(&id);
+            if let Some(connection) = worker.connection {
+                self.effects.push(Effect::Close { worker: id, connection });
+            }
+            self.gone_workers.push(WorkerRecord { phase: Phase::Terminated, ..worker.record });
+            self.watch_worker(id, why);
+        }
+    }
+
+    /// An older connection says nothing about what the worker is now.
+    pub(super) fn describe(&mut self, id: WorkerId, connection: Connection, info: WorkerInfo) {
+        let Some(worker) = self.fleet.get(id).filter(|worker| worker.connection == Some(connection)) else { return };
+        self.fleet.redescribe(WorkerRecord { info, ..worker.record.clone() });
+        self.dirty_workers.insert(id);
+    }
+
+    pub(super) fn supervised(&mut self, worker: WorkerId, news: Supervision) {
+        if self.fleet.get(worker).is_some() {
+            self.moves.changes.push(Change::Supervision { worker, news });
+        }
+    }
+
+    pub(super) fn restart_handler(&mut self, id: WorkerId, handler: String) -> Result<Answer, Refusal> {
+        let worker = self.fleet.get(id).ok_or(Refusal::NoSuchWorker(id))?;
+        if !worker.record.info.handlers.iter().any(|known| known.name == handler) {
+            return Err(Refusal::NoSuchHandler(id, handler));
+        }
+        let connection = worker.connection.ok_or(Refusal::NotConnected(id))?;
+        self.effects.push(Effect::RestartHandler { worker: id, connection, handler });
         Ok(Answer::Done)
     }
 
@@ -155,7 +214,8 @@ impl Brain {
             let (held, connection) = (worker.held.iter().copied().collect::<Vec<_>>(), worker.connection);
             self.close(id, connection);
             self.fleet.update(id, |worker| worker.lost = true);
-            self.note_worker(id, WorkerState::Unhealthy);
+            self.tell_state(id, WorkerState::Unhealthy, "was not heard of until its lease ran out");
+            self.provisioning.stir();
             for execution in held {
                 self.lose(execution, "its worker was not heard of until its lease ran out");
             }

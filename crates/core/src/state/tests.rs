@@ -61,6 +61,7 @@ fn events() -> Vec<(&'static str, Event)> {
         ("confirm", ConfirmCancel(right)),
         ("cancel", Cancel("second".into())),
         ("qtimeout", QueueTimeout),
+        ("reject", Reject),
         ("retry", Retry),
         ("rwhen", RetryWhenSatisfied),
         ("satis", Satisfied(None)),
@@ -85,21 +86,21 @@ fn events() -> Vec<(&'static str, Event)> {
 /// What each pair leads to. A dot: this state cannot take this event. `x`: the execution is stale. A state that is
 /// bound to nothing finds every execution stale.
 const TABLE: &str = "
-                  due  assign start prog succ  f/at f/now f/up f/time rel  conf canc qtime retry rwhen satis s/at snoo block resume
-delayed-scheduled pend .      x     x    x     x    x     x    x      x    x    CANC .     .     .     .     .    x    x     .
-delayed-retry     pend .      x     x    x     x    x     x    x      x    x    CANC .     pend  .     .     .    x    x     .
-delayed-snoozed   pend .      x     x    x     x    x     x    x      x    x    CANC .     pend  .     .     .    x    x     .
-pending           .    sched  x     x    x     x    x     x    x      x    x    CANC TIME  .     .     .     .    x    x     .
-scheduled         .    .      run   .    .     wait pend  FAIL TIME   pend .    s+c  .     .     .     .     .    .    .     .
-scheduled+cancel  .    .      r+c   .    .     canc canc  canc canc   canc canc s+c1 .     .     .     .     .    .    .     .
-running           .    .      .     same SUCC  wait pend  FAIL TIME   pend .    r+c2 .     .     .     .     .    SNOO BLOC  .
-running+cancel    .    .      .     same SUCC  canc canc  canc canc   canc canc same .     .     .     .     .    canc canc  .
-succeeded         .    .      x     x    x     x    x     x    x      x    x    .    .     .     .     .     .    x    x     .
-failed            .    .      x     x    x     x    x     x    x      x    x    .    .     pend  WAIT  .     .    x    x     .
-timed_out         .    .      x     x    x     x    x     x    x      x    x    .    .     pend  WAIT  .     .    x    x     .
-cancelled         .    .      x     x    x     x    x     x    x      x    x    .    .     pend  WAIT  .     .    x    x     .
-waiting           .    .      x     x    x     x    x     x    x      x    x    CANC .     .     .     pend  SCHE x    x     .
-blocked           .    .      x     x    x     x    x     x    x      x    x    CANC .     .     .     .     .    x    x     pend
+                  due  assign start prog succ  f/at f/now f/up f/time rel  conf canc qtime rejct retry rwhen satis s/at snoo block resume
+delayed-scheduled pend .      x     x    x     x    x     x    x      x    x    CANC .     .     .     .     .     .    x    x     .
+delayed-retry     pend .      x     x    x     x    x     x    x      x    x    CANC .     .     pend  .     .     .    x    x     .
+delayed-snoozed   pend .      x     x    x     x    x     x    x      x    x    CANC .     .     pend  .     .     .    x    x     .
+pending           .    sched  x     x    x     x    x     x    x      x    x    CANC TIME  FAIL  .     .     .     .    x    x     .
+scheduled         .    .      run   .    .     wait pend  FAIL TIME   pend .    s+c  .     .     .     .     .     .    .    .     .
+scheduled+cancel  .    .      r+c   .    .     canc canc  canc canc   canc canc s+c1 .     .     .     .     .     .    .    .     .
+running           .    .      .     same SUCC  wait pend  FAIL TIME   pend .    r+c2 .     .     .     .     .     .    SNOO BLOC  .
+running+cancel    .    .      .     same SUCC  canc canc  canc canc   canc canc same .     .     .     .     .     .    canc canc  .
+succeeded         .    .      x     x    x     x    x     x    x      x    x    .    .     .     .     .     .     .    x    x     .
+failed            .    .      x     x    x     x    x     x    x      x    x    .    .     .     pend  WAIT  .     .    x    x     .
+timed_out         .    .      x     x    x     x    x     x    x      x    x    .    .     .     pend  WAIT  .     .    x    x     .
+cancelled         .    .      x     x    x     x    x     x    x      x    x    .    .     .     pend  WAIT  .     .    x    x     .
+waiting           .    .      x     x    x     x    x     x    x      x    x    CANC .     .     .     .     pend  SCHE x    x     .
+blocked           .    .      x     x    x     x    x     x    x      x    x    CANC .     .     .     .     .     .    x    x     pend
 ";
 
 /// The meaning of a cell. Small `canc` keeps the cancel that was asked for; capital `CANC` is a new one.
@@ -154,7 +155,7 @@ fn the_table_has_every_state_and_event() {
     let mut kinds: Vec<StateKind> = states().iter().map(|(_, state)| state.kind()).collect();
     kinds.dedup();
     assert_eq!(kinds, StateKind::ALL);
-    let mut columns = [0; 16];
+    let mut columns = [0; 17];
     for (_, event) in events() {
         let column = match event {
             Event::Due => 0,
@@ -174,10 +175,11 @@ fn the_table_has_every_state_and_event() {
             Event::Snooze(..) => 13,
             Event::Block(..) => 14,
             Event::Resume => 15,
+            Event::Reject => 16,
         };
         columns[column] += 1;
     }
-    assert_eq!(columns, [1, 1, 2, 2, 2, 8, 2, 2, 1, 1, 1, 1, 2, 2, 2, 1]);
+    assert_eq!(columns, [1, 1, 2, 2, 2, 8, 2, 2, 1, 1, 1, 1, 2, 2, 2, 1, 1]);
 }
 
 #[test]

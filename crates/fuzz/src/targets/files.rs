@@ -20,7 +20,7 @@ use hodei_core::{
     worker::{Capacity, Phase, WorkerInfo, WorkerRecord},
 };
 use hodei_worker::fuzzing;
-use std::fs;
+use std::{collections::BTreeMap, fs};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -180,14 +180,18 @@ fn token(number: &mut dyn FnMut() -> u64) -> WorkerToken {
 }
 
 fn worker(number: &mut dyn FnMut() -> u64) -> WorkerRecord {
-    let capacity = Capacity { slots: number() as u32, cpu_millis: number(), memory_bytes: number() };
+    let capacity =
+        Capacity { slots: number() as u32, cpu_millis: number(), memory_bytes: number(), ..Capacity::default() };
     WorkerRecord {
         id: WorkerId(ID),
         info: WorkerInfo { name: "a".into(), capacity, ..WorkerInfo::default() },
-        session: Hash([2; 32]),
+        session: Some(Hash([2; 32])),
         incarnation: Some(Incarnation(ID)),
         phase: Phase::Draining,
         registered_at: time(number),
+        origin: None,
+        drain: None,
+        history: BTreeMap::new(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Workers: looking at them, letting them in, sending them home.
 
-use super::{Calls, Problem};
+use super::{Calls, Problem, one_line};
 use crate::{clock, secrets};
 use hodei_core::{
     brain::{Input, WorkerView},
@@ -8,6 +8,7 @@ use hodei_core::{
     spec::Invalid,
     time::{Millis, Time},
     token::WorkerToken,
+    worker::Drain,
 };
 use uuid::Uuid;
 
@@ -30,8 +31,19 @@ impl Calls {
         found.ok_or_else(|| Problem::NotFound(format!("there is no worker {id}")))
     }
 
-    pub async fn drain(&self, worker: WorkerId) -> Result<(), Problem> {
-        self.act(worker, 0, |caller| Input::Drain { caller, worker }).await?;
+    /// What still runs after `within_ms` is given back; no limit when it is zero.
+    pub async fn drain(&self, worker: WorkerId, reason: String, within_ms: i64) -> Result<(), Problem> {
+        one_line("reason", &reason)?;
+        let within = u64::try_from(within_ms).map_err(|_| Invalid::new("deadline_ms", "must not be negative"))?;
+        let deadline = (within > 0).then(|| clock::now().wall + Millis(within));
+        let order = Drain { reason, deadline };
+        self.act(worker, 0, |caller| Input::Drain { caller, worker, order }).await?;
+        Ok(())
+    }
+
+    /// Has the processes of a handler started anew.
+    pub async fn restart_handler(&self, worker: WorkerId, handler: String) -> Result<(), Problem> {
+        self.act(worker, 0, |caller| Input::RestartHandler { caller, worker, handler }).await?;
         Ok(())
     }
 

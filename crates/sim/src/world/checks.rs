@@ -2,6 +2,7 @@
 
 mod controls;
 mod links;
+mod placement;
 
 use super::{World, agent::Entry, job_name, run_name};
 use crate::{store::Commit, trace::About};
@@ -12,9 +13,10 @@ use hodei_core::{
     job::{ClassId, Execution, Job},
     journal::Change,
     protocol::Verdict,
-    spec::{Concurrency, Priority, Requirements},
-    state::{FailureKind, Outcome, State, StateKind},
-    worker::{Capacity, WorkerState},
+    requirements::Requirements,
+    spec::{Concurrency, Priority},
+    state::{Failure, FailureKind, Outcome, State, StateKind},
+    worker::Capacity,
 };
 use links::Ties;
 use std::{
@@ -50,6 +52,12 @@ pub enum Rule {
     BlockedUntilResumed,
     OneJobPerKey,
     ChildrenComeWithTheirParent,
+    RejectedOnlyWhenHopeless,
+    NoWorkerLeaked,
+    CapsHold,
+    PoolIsHealthy,
+    RestartBudget,
+    OneJobAWorker,
     /// An assertion of the code itself.
     Assertion,
 }
@@ -95,13 +103,15 @@ struct Needs {
 impl Needs {
     fn of(job: &Job) -> Self {
         let (queue, key) = (Arc::clone(&job.queue), job.concurrency().cloned());
-        Self { queue, key, task_type: job.task_type.clone(), requirements: job.requirements }
+        Self { queue, key, task_type: job.task_type.clone(), requirements: job.requirements.clone() }
     }
 
     fn fit_in(&self, room: &Capacity) -> bool {
-        room.slots > 0
-            && room.cpu_millis >= self.requirements.cpu_millis
-            && room.memory_bytes >= self.requirements.memory_bytes
+        room.fits(&self.requirements)
+    }
+
+    fn are_met_by(&self, agent: &super::Agent) -> bool {
+        placement::may_run(&agent.info(), self.task_type.as_deref(), &self.requirements)
     }
 
     fn are_offered_by(&self, agent: &super::Agent) -> bool {
@@ -175,9 +185,7 @@ impl Ledger {
         }
         if let Some(run) = job.state.run() {
             let used = self.bound.entry(run.worker).or_default();
-            used.slots += 1;
-            used.cpu_millis += job.requirements.cpu_millis;
-            used.memory_bytes += job.requirements.memory_bytes;
+            used.add(&job.requirements);
             self.controls.begins(job);
         }
         match job.state.kind() {
@@ -200,9 +208,7 @@ impl Ledger {
         if let Some(run) = job.state.run()
             && let Some(used) = self.bound.get_mut(&run.worker)
         {
-            used.slots -= 1;
-            used.cpu_millis -= job.requirements.cpu_millis;
-            used.memory_bytes -= job.requirements.memory_bytes;
+            used.remove(&job.requirements);
             self.controls.ends(job);
         }
         self.waiting.remove(&job.id);
@@ -228,16 +234,21 @@ fn firsts(line: &Line) -> impl Iterator<Item = (&(Priority, u64), &(JobId, Needs
 /// Whether the server ended an execution without a word of its worker.
 fn by_server(execution: &Execution) -> bool {
     match &execution.outcome {
-        Some(Outcome::Failed(failure)) if failure.kind == FailureKind::WorkerLost => {
-            failure.message == CAME_BACK || failure.message == NOT_HEARD
-        }
+        Some(Outcome::Failed(failure)) if failure.kind == FailureKind::WorkerLost => is_given_away(failure),
         Some(Outcome::Cancelled | Outcome::Released) => execution.log_entries == 0,
         _ => false,
     }
 }
 
+/// The server says what became of the worker. An agent that tells of itself uses other words.
+fn is_given_away(failure: &Failure) -> bool {
+    failure.kind == FailureKind::WorkerLost
+        && failure.message.starts_with("its worker ")
+        && failure.message != OF_ITSELF
+}
+
+const OF_ITSELF: &str = "its worker agent died";
 const CAME_BACK: &str = "its worker came back without it";
-const NOT_HEARD: &str = "its worker was not heard of until its lease ran out";
 const NOBODY_ASKED: &str = "stopped by its worker although nobody asked for it";
 
 impl World {
@@ -285,6 +296,10 @@ impl World {
         moved.iter().for_each(|(before, job)| self.check_move(before.as_ref(), job));
         self.check_children(&moved);
         self.check_waits(batch);
+        let newly = |before: &Option<Job>| before.as_ref().is_none_or(|before| before.rejected().is_none());
+        moved.iter().filter(|(before, _)| newly(before)).for_each(|(_, job)| self.check_rejected(job));
+        self.check_hopeless();
+        self.check_makers(batch);
         self.ledger.turns += 1;
         if self.ledger.turns.is_multiple_of(SELDOM) {
             self.ledger.truth.values().for_each(|job| self.check_comes_up(job));
@@ -358,8 +373,7 @@ impl World {
     /// What a worker is said to have reported, it did report.
     fn check_outcome(&self, job: JobId, execution: &Execution) {
         let Some(outcome) = &execution.outcome else { return };
-        let given_away =
-            matches!(outcome, Outcome::Failed(failure) if [CAME_BACK, NOT_HEARD].contains(&&*failure.message));
+        let given_away = matches!(outcome, Outcome::Failed(failure) if is_given_away(failure));
         if let Some((at, live)) = self.ledger.live.get(&job)
             && given_away
             && *live == execution.id
@@ -378,7 +392,7 @@ impl World {
                 }
                 true
             }
-            Outcome::Failed(failure) if failure.message == NOT_HEARD => true,
+            Outcome::Failed(failure) if is_given_away(failure) => true,
             Outcome::Failed(failure) if failure.message == NOBODY_ASKED => reported(&Outcome::Cancelled),
             Outcome::Succeeded | Outcome::Failed(_) => reported(outcome),
             Outcome::Snoozed { .. } | Outcome::Blocked { .. } => reported(outcome),
@@ -399,6 +413,8 @@ impl World {
                 slots: free.slots + used.slots,
                 cpu_millis: free.cpu_millis + used.cpu_millis,
                 memory_bytes: free.memory_bytes + used.memory_bytes,
+                disk_bytes: free.disk_bytes + used.disk_bytes,
+                gpus: free.gpus + used.gpus,
             };
             if sum != whole {
                 let message = format!("of {whole:?} it has {free:?} free while its jobs take {used:?}");
@@ -412,18 +428,14 @@ impl World {
         let Some(run) = job.state.run() else { return };
         let Some(free) = self.server.brain.as_ref().and_then(|brain| brain.free_on(run.worker)) else { return };
         let Some(agent) = self.agents.iter().find(|agent| agent.id == run.worker) else { return };
-        if !Needs::of(job).are_offered_by(agent) {
-            broken(Rule::SlotsAndLimits, job.id, format!("it went to {}, which does not run such work", agent.index));
+        if !Needs::of(job).are_met_by(agent) {
+            broken(Rule::SlotsAndLimits, job.id, format!("it went to {}, which is not for it", agent.index));
         }
-        let needs = job.requirements;
-        let room = Capacity {
-            slots: free.slots + 1,
-            cpu_millis: free.cpu_millis + needs.cpu_millis,
-            memory_bytes: free.memory_bytes + needs.memory_bytes,
-        };
+        let mut room = free;
+        room.add(&job.requirements);
         let place = self.rank(&job.queue, (job.priority, job.seq));
         for (other_place, (other, needs)) in self.ledger.pending.values().flat_map(firsts) {
-            let fits = needs.fit_in(&room) && needs.are_offered_by(agent);
+            let fits = needs.fit_in(&room) && needs.are_met_by(agent);
             if fits && self.rank(&needs.queue, *other_place) < place && !self.is_held(needs) {
                 broken(Rule::StrictOrder, job.id, format!("was placed although {} waits before it", job_name(*other)));
             }
@@ -433,12 +445,14 @@ impl World {
     fn check_waits(&self, batch: &Batch) {
         let Some(brain) = &self.server.brain else { return };
         let views = brain.workers();
-        let takes_jobs = |state| matches!(state, WorkerState::Ready | WorkerState::Busy);
+        let takes_jobs = |view: &WorkerView| brain.takes_jobs(view.record.id);
         if !brain.is_reading() {
             for (job, needs) in self.ledger.pending.values().filter_map(|class| class.values().next()) {
-                let offers = |task_type| move |view: &&WorkerView| view.record.info.offer.includes(task_type);
-                let mut for_it = views.iter().filter(offers(needs.task_type.as_deref()));
-                if for_it.any(|view| takes_jobs(view.state) && needs.fit_in(&view.free)) {
+                let met = |view: &&WorkerView| {
+                    placement::may_run(&view.record.info, needs.task_type.as_deref(), &needs.requirements)
+                };
+                let mut for_it = views.iter().filter(met);
+                if for_it.any(|view| takes_jobs(view) && needs.fit_in(&view.free)) {
                     if !self.is_held(needs) {
                         broken(Rule::EveryWaitHasAReason, *job, "it waits although a worker has room for it");
                     }
@@ -473,18 +487,25 @@ impl World {
         let Some(brain) = &self.server.brain else { return false };
         let connected = || self.agents.iter().filter(|agent| brain.is_connected(agent.id));
         let offering = || connected().filter(|agent| needs.are_offered_by(agent));
-        let fitting = || offering().filter(|agent| needs.fit_in(&agent.capacity));
+        let meeting = || connected().filter(|agent| needs.are_met_by(agent));
+        let fitting = || meeting().filter(|agent| needs.fit_in(&agent.capacity));
         if let Some(true_words) = self.is_true_hold(words, needs) {
             return true_words;
         }
         match words {
+            words if words.starts_with("a worker is being made") || words.starts_with("no worker has room") => {
+                self.makes_workers()
+            }
             "no connected worker runs processes" => needs.task_type.is_none() && offering().next().is_none(),
             words if words.starts_with("no connected worker handles tasks") => {
                 needs.task_type.is_some() && offering().next().is_none()
             }
             "no worker is connected" => connected().next().is_none(),
             "no connected worker is large enough for its requirements" => {
-                offering().next().is_some() && fitting().next().is_none()
+                meeting().next().is_some() && fitting().next().is_none()
+            }
+            words if words.starts_with("no connected worker") || words.contains("has a taint that it does not") => {
+                offering().next().is_some() && meeting().next().is_none()
             }
             "every worker that fits is leaving" => {
                 let leaves = |agent: &&super::Agent| !brain.takes_jobs(agent.id);
@@ -698,7 +719,8 @@ impl World {
             && self.server.is_idle()
             && forgotten
             && !self.open_calls()
-            && self.agents.iter().all(settled)
+            && self.agents.iter().filter(|agent| !agent.is_made()).all(settled)
+            && self.makers_are_done()
     }
 
     /// It has been quiet for long enough.
@@ -706,7 +728,7 @@ impl World {
         if let Some(job) = self.ledger.truth.values().find(|job| !job.state.kind().is_finished()) {
             broken(Rule::EverythingFinishes, job.id, format!("it never ended: {:?}", job.state));
         }
-        for (at, agent) in self.agents.iter().enumerate() {
+        for (at, agent) in self.agents.iter().enumerate().filter(|(_, agent)| !agent.is_made()) {
             if !agent.is_awake() || !agent.session.is_up() {
                 broken(Rule::EverythingFinishes, at, "it does not come back");
             }
@@ -714,6 +736,7 @@ impl World {
                 broken(Rule::EverythingFinishes, at, "it keeps something that nobody wants");
             }
         }
+        self.check_makers_end();
         broken(Rule::EverythingFinishes, (), "the server does not come to rest");
     }
 

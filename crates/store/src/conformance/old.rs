@@ -48,7 +48,7 @@ fn old_record(job: &Job) -> Vec<u8> {
         &job.name,
         &job.queue,
         job.priority,
-        job.requirements,
+        (job.requirements.cpu_millis, job.requirements.memory_bytes),
         &job.retry,
         timeouts,
         &job.state,

@@ -137,7 +137,7 @@ fn what_fits_nowhere_does_not_hide_others_behind_its_gate() {
     rig.worker(1, slots(9));
     rig.set_queue("a", limit(1));
     let first = rig.enqueue(in_queue("a"));
-    let huge = JobSpec { requirements: Requirements { cpu_millis: 1_000_000, memory_bytes: 0 }, ..in_queue("a") };
+    let huge = JobSpec { requirements: Requirements::of(1_000_000, 0), ..in_queue("a") };
     rig.enqueue(huge.clone());
     rig.enqueue(JobSpec { priority: Priority::High, ..huge });
     let busy = rig.enqueue(keyed("k", 1));

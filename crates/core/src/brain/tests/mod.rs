@@ -5,6 +5,8 @@ mod dependencies;
 mod leases;
 mod model;
 mod paging;
+mod placement;
+mod provisioning;
 mod queue;
 mod schedules;
 mod tasks;
@@ -13,9 +15,10 @@ mod workers;
 use super::*;
 use crate::{
     id::Incarnation,
-    spec::{JobSpec, Requirements, Work},
+    requirements::Requirements,
+    spec::{JobSpec, Work},
     state::StateKind,
-    worker::{Capacity, WorkerInfo},
+    worker::{Capacity, Drain, WorkerInfo},
 };
 use model::Server;
 use uuid::Uuid;
@@ -45,7 +48,7 @@ fn spec_with(change: impl FnOnce(&mut JobSpec)) -> JobSpec {
 }
 
 fn slots(slots: u32) -> Capacity {
-    Capacity { slots, cpu_millis: 4000, memory_bytes: 4000 }
+    Capacity { slots, cpu_millis: 4000, memory_bytes: 4000, ..Capacity::default() }
 }
 
 fn small_windows() -> Config {

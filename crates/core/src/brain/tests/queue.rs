@@ -7,7 +7,7 @@ fn at(priority: Priority) -> JobSpec {
 }
 
 fn needing(cpu_millis: u64, memory_bytes: u64) -> JobSpec {
-    spec_with(|spec| spec.requirements = Requirements { cpu_millis, memory_bytes })
+    spec_with(|spec| spec.requirements = Requirements::of(cpu_millis, memory_bytes))
 }
 
 #[test]
@@ -36,14 +36,14 @@ fn a_job_that_comes_back_keeps_its_place() {
 #[test]
 fn a_worker_is_never_given_more_than_it_has() {
     let mut rig = Rig::new();
-    let worker = rig.worker(1, Capacity { slots: 3, cpu_millis: 1000, memory_bytes: 100 });
+    let worker = rig.worker(1, Capacity { slots: 3, cpu_millis: 1000, memory_bytes: 100, ..Capacity::default() });
     let half = rig.enqueue(needing(500, 50));
     let most = rig.enqueue(needing(600, 10));
     let rest = rig.enqueue(needing(500, 50));
     let any = rig.enqueue(spec());
     let more = rig.enqueue(spec());
     assert_eq!(rig.runs(), [half, rest, any], "what does not fit hides nothing");
-    assert_eq!(rig.view(worker).free, Capacity { slots: 0, cpu_millis: 0, memory_bytes: 0 });
+    assert_eq!(rig.view(worker).free, Capacity { slots: 0, cpu_millis: 0, memory_bytes: 0, ..Capacity::default() });
     rig.finish(half, Outcome::Succeeded);
     assert_eq!(rig.runs(), [more], "half a worker is not enough for the second");
     rig.finish(rest, Outcome::Succeeded);
@@ -78,7 +78,7 @@ fn a_class_that_fits_nowhere_hides_no_other() {
     assert_eq!(rig.runs(), [fine]);
     let reason = rig.server.brain.waiting_reason(&rig.job(stuck[0]));
     assert!(reason.contains("large enough"), "{reason}");
-    rig.worker(2, Capacity { slots: 1, cpu_millis: 1_000_000, memory_bytes: 0 });
+    rig.worker(2, Capacity { slots: 1, cpu_millis: 1_000_000, memory_bytes: 0, ..Capacity::default() });
     assert_eq!(rig.runs(), [stuck[0]]);
 }
 

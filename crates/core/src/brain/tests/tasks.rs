@@ -182,7 +182,7 @@ fn every_end_is_owed_to_the_webhook() {
         timeouts: crate::spec::Timeouts { queue: Some(Millis::seconds(1)), ..told.timeouts },
         ..told.clone()
     };
-    let late = JobSpec { requirements: Requirements { cpu_millis: 1_000_000, memory_bytes: 0 }, ..late };
+    let late = JobSpec { requirements: Requirements::of(1_000_000, 0), ..late };
     let jobs = rig.enqueue_all(vec![told.clone(), told.clone(), told, late]);
     rig.succeed(jobs[0]);
     rig.fail(jobs[1]);
@@ -232,13 +232,18 @@ fn the_journal_tells_that_workers_come_and_go() {
     let job = rig.enqueue(spec());
     rig.succeed(job);
     let beat = Input::Heartbeat { worker: id, at: rig.server.now.elapsed };
-    assert_eq!(states(&mut rig, beat), [], "being busy and free again is nothing to tell");
+    assert_eq!(states(&mut rig, beat), [], "nothing has changed");
     (0..64).for_each(|_| rig.pass(Millis::seconds(1)));
     rig.server.advance(Millis::seconds(1));
     let beat = Input::Heartbeat { worker: worker_id(9), at: rig.server.now.elapsed };
     assert_eq!(states(&mut rig, beat), [WorkerState::Unhealthy]);
     assert_eq!(states(&mut rig, connect(2, false)), [WorkerState::Ready]);
     assert_eq!(states(&mut rig, connect(3, true)), [WorkerState::Draining]);
-    assert_eq!(states(&mut rig, Input::Drain { caller: Caller(0), worker: id }), [WorkerState::Draining]);
-    assert_eq!(states(&mut rig, Input::Unregister { caller: Caller(0), worker: id }), [WorkerState::Terminated]);
+    assert_eq!(
+        states(&mut rig, Input::Drain { caller: Caller(0), worker: id, order: Drain::default() }),
+        [],
+        "it drains already"
+    );
+    let unregister = Input::Unregister { caller: Caller(0), worker: id };
+    assert_eq!(states(&mut rig, unregister), [WorkerState::Terminating, WorkerState::Terminated]);
 }
