@@ -29,6 +29,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
+use uuid::Uuid;
 
 /// Between two looks at what a provider has and how it is.
 const LOOK: u64 = 1500;
@@ -45,16 +46,16 @@ pub(super) struct Makers {
     given: BTreeMap<WorkerId, BTreeSet<ExecutionId>>,
     /// They have been sent home, because the end has come.
     dismissed: bool,
-    /// Orders for workers that are on their way.
-    orders: Vec<WorkerId>,
+    /// Orders for workers that are on their way, and the life of the server that gave them.
+    orders: Vec<(u64, WorkerId)>,
 }
 
 /// A provider, which lives longer than any server.
 struct Made {
     plan: Maker,
     trouble: Option<(Trouble, u64)>,
-    /// Who runs there, by the worker that they were made as; several when it made too many.
-    instances: BTreeMap<WorkerId, Vec<usize>>,
+    /// Who runs there, by the worker that they were made as.
+    instances: BTreeMap<WorkerId, usize>,
 }
 
 impl Made {
@@ -114,6 +115,9 @@ impl World {
 
     /// A server that comes up asks all of them, and goes on asking.
     pub(super) fn look_at_makers(&mut self) {
+        // What was given up and never became durable has not happened.
+        let kept = self.store.kept.templates.values().filter(|template| !template.given_up.is_empty());
+        self.makers.given_up = kept.map(|template| Arc::clone(&template.name)).collect();
         let life = self.server.life;
         for at in 0..self.makers.makers.len() {
             self.after(5, Event::MakerLooks(life, at));
@@ -122,8 +126,9 @@ impl World {
 
     /// The end has come: what was made goes, and those who made it.
     pub(super) fn dismiss_makers(&mut self) {
-        // What was ordered by an earlier server may come late.
-        if self.makers.dismissed || !self.makers.orders.is_empty() || self.makers.makers.is_empty() {
+        // What was ordered by an earlier server may come late, and so may the wish to add one.
+        let expected = !self.makers.orders.is_empty() || self.open_calls();
+        if self.makers.dismissed || expected || self.makers.makers.is_empty() {
             return;
         }
         self.makers.dismissed = true;
@@ -145,7 +150,7 @@ impl World {
 
     /// One of those that it made dies, or stands still.
     fn harm_one(&mut self, at: usize, trouble: Trouble, length: u64) {
-        let agents = self.makers.makers[at].instances.values().flatten().copied();
+        let agents = self.makers.makers[at].instances.values().copied();
         let Some(agent) = agents.filter(|agent| self.agents[*agent].is_awake()).min() else { return };
         match trouble {
             Trouble::Loses => self.crash_agent(agent, 0),
@@ -179,7 +184,7 @@ impl World {
                 self.check_create(&origin);
                 let Some((at, delay)) = delay(self, &origin.provider) else { return };
                 note!(self, "server", (), "wants {worker} from {} as {}", origin.provider, origin.template.name);
-                self.makers.orders.push(worker);
+                self.makers.orders.push((life, worker));
                 self.after(delay, Event::MakerMakes(life, at, worker));
             }
             Effect::Destroy { worker, provider, .. } => {
@@ -206,7 +211,7 @@ impl World {
     }
 
     pub(super) fn maker_makes(&mut self, life: u64, at: usize, worker: WorkerId) {
-        if let Some(order) = self.makers.orders.iter().position(|order| *order == worker) {
+        if let Some(order) = self.makers.orders.iter().position(|order| *order == (life, worker)) {
             self.makers.orders.remove(order);
         }
         let (now, maker) = (self.now, &self.makers.makers[at]);
@@ -222,25 +227,24 @@ impl World {
             _ => (true, Ok(())),
         };
         if let Some(info) = info.filter(|_| makes && !there) {
-            for _ in 0..=u8::from(doubles) {
-                self.make_agent(at, worker, info.clone());
+            if doubles {
+                // Under a name that nobody knows, and with a token that the other uses up.
+                let twin = WorkerId(Uuid::from_u128(!worker.0.as_u128()));
+                let agent = self.make_agent(at, twin, info.clone());
+                self.after(30, Event::TwinRefused(agent));
             }
+            let agent = self.make_agent(at, worker, info);
+            self.register(agent);
         }
         self.say_to_server(life, Input::Created { worker, outcome: says });
     }
 
-    fn make_agent(&mut self, at: usize, worker: WorkerId, info: WorkerInfo) {
+    fn make_agent(&mut self, at: usize, worker: WorkerId, info: WorkerInfo) -> usize {
         let index = self.agents.len();
-        let twin = self.makers.makers[at].instances.contains_key(&worker);
         note!(self, "provider", index, "makes {worker}");
         self.agents.push(Agent::made(index, worker, info, self.dice));
-        self.makers.makers[at].instances.entry(worker).or_default().push(index);
-        if twin {
-            // The token is used up by the first of them; this one will be refused.
-            self.after(30, Event::TwinRefused(index));
-        } else {
-            self.register(index);
-        }
+        self.makers.makers[at].instances.insert(worker, index);
+        index
     }
 
     /// An agent that has ended, for whatever reason, leaves its place behind.
@@ -255,8 +259,9 @@ impl World {
     }
 
     pub(super) fn maker_removes(&mut self, life: u64, at: usize, worker: WorkerId) {
-        // Whoever asks waits for the answer to the last question about the same worker.
-        if self.makers.orders.contains(&worker) && life == self.server.life {
+        // Whoever asks waits for the answer to his last question about the same worker; of what another server has asked
+        // before him he knows nothing.
+        if self.makers.orders.contains(&(life, worker)) && life == self.server.life {
             self.after(AGAIN, Event::MakerRemoves(life, at, worker));
             return;
         }
@@ -270,17 +275,17 @@ impl World {
             }
             return;
         }
-        for agent in self.makers.makers[at].instances.remove(&worker).unwrap_or_default() {
+        if let Some(agent) = self.makers.makers[at].instances.remove(&worker) {
             note!(self, "provider", agent, "removes it");
             self.remove_agent(agent);
         }
         self.say_to_server(life, Input::Destroyed { worker, outcome: Ok(()), output: String::new() });
     }
 
-    fn instance(&self, worker: WorkerId, agents: &[usize]) -> Instance {
-        let alive = agents.iter().any(|agent| !self.agents[*agent].is_gone());
+    fn instance(&self, worker: WorkerId, agent: usize) -> Instance {
         let exit = || Exit { signal: Some(9), ..Exit::default() };
-        Instance { worker, state: if alive { InstanceState::Alive } else { InstanceState::Exited(exit()) } }
+        let gone = self.agents[agent].is_gone();
+        Instance { worker, state: if gone { InstanceState::Exited(exit()) } else { InstanceState::Alive } }
     }
 
     pub(super) fn maker_inspects(&mut self, life: u64, at: usize, worker: WorkerId) {
@@ -288,7 +293,7 @@ impl World {
         if maker.is(Trouble::Down, self.now) {
             return;
         }
-        let state = maker.instances.get(&worker).map(|agents| self.instance(worker, agents).state);
+        let state = maker.instances.get(&worker).map(|agent| self.instance(worker, *agent).state);
         self.say_to_server(life, Input::Inspected { worker, state });
     }
 
@@ -306,7 +311,7 @@ impl World {
             startup: Millis(100),
             ..ProviderCapabilities::default()
         };
-        let instances = maker.instances.iter().map(|(worker, agents)| self.instance(*worker, agents)).collect();
+        let instances = maker.instances.iter().map(|(worker, agent)| self.instance(*worker, *agent)).collect();
         let asked: Elapsed = self.server_clock();
         self.say_to_server(life, Input::ProviderSeen { provider: Arc::clone(&provider), health, capabilities });
         if !down {
