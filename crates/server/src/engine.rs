@@ -552,7 +552,7 @@ impl Loop {
     }
 
     async fn facts(&mut self, inputs: &[Input]) -> Result<Facts, StoreError> {
-        let (mut jobs, mut keys) = (IdSet::default(), HashSet::new());
+        let (mut jobs, mut keys, mut awaited) = (IdSet::default(), HashSet::new(), IdSet::default());
         let mut executions = Vec::new();
         for input in inputs {
             if let Input::Connect { worker, hello, .. } = input {
@@ -562,6 +562,7 @@ impl Loop {
             let missing = self.brain.missing(input);
             jobs.extend(missing.jobs);
             keys.extend(missing.keys);
+            awaited.extend(missing.awaited);
         }
         executions.retain(|(_, execution)| !self.log_next.contains_key(execution));
         if !executions.is_empty() {
@@ -572,6 +573,7 @@ impl Loop {
         Ok(Facts {
             jobs: if jobs.is_empty() { Vec::new() } else { store.jobs(jobs).await? },
             keys: if keys.is_empty() { HashMap::new() } else { store.keys(keys).await?.into_iter().collect() },
+            awaited: if awaited.is_empty() { Vec::new() } else { store.awaited(awaited.into_iter().collect()).await? },
         })
     }
 

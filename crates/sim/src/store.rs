@@ -163,8 +163,7 @@ impl Store {
     }
 
     pub fn dependents(&self, of: &[Settling], each: usize) -> Vec<(JobId, Job)> {
-        let edges = self.kept.dependents(of, each);
-        edges.iter().map(|edge| (edge.dependency, self.jobs[&edge.dependent].clone())).collect()
+        self.kept.dependents(of, each, |id| self.jobs.get(&id).cloned())
     }
 
     pub fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Vec<Job> {

@@ -62,7 +62,8 @@ macro_rules! for_each_check {
             forgotten_jobs_leave_nothing
             every_filter_gives_what_it_says
             listings_look_at_a_bounded_number_of_rows
-            expired_jobs_are_those_that_nothing_needs
+            expired_jobs_are_old_and_over
+            jobs_are_awaited_while_unfinished_ones_depend_on_them
             repeats_and_former_leaders_add_nothing
         }
     };
@@ -126,6 +127,7 @@ pub async fn an_empty_store_answers(store: Arc<dyn Store>) {
     assert!(store.log_tail(job_id(1), 10).await.expect("tail").is_empty());
     assert!(store.data(vec![job_id(1)]).await.expect("data").is_empty());
     assert!(store.dependents(vec![Settling { job: job_id(1), told: None }], 10).await.expect("dependents").is_empty());
+    assert!(store.awaited(vec![job_id(1)]).await.expect("awaited").is_empty());
     assert!(store.settling().await.expect("settling").is_empty());
     assert!(store.keys(vec!["key".into()]).await.expect("keys").is_empty());
     assert!(store.counts().await.expect("counts").is_empty());

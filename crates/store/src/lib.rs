@@ -148,8 +148,11 @@ pub trait Store: Send + Sync + 'static {
     /// The first and the last entry of the journal that are kept.
     fn journal_ends(&self) -> Answer<'_, Option<(JournalId, JournalId)>>;
 
-    /// Finished jobs in this state that were made before `before` and finished before it, and whose dependents, if any,
-    /// are all finished; with ids after `after`, in order. Bounded like `list`: the second value is where to go on.
+    /// Those of these jobs that unfinished ones depend on.
+    fn awaited(&self, jobs: Vec<JobId>) -> Answer<'_, Vec<JobId>>;
+
+    /// Finished jobs in this state that were made before `before` and finished before it, with ids after `after`, in
+    /// order. Bounded like `list`: the second value is where to go on.
     fn expired(
         &self,
         state: StateKind,

@@ -35,6 +35,8 @@ pub(super) struct Dependencies {
     ended: VecDeque<JobId>,
     /// Jobs that this turn released and for which nothing is to be written yet.
     released: IdSet<JobId>,
+    /// Jobs that are over and that unfinished ones depend on, as far as this turn has asked for it or made it so.
+    pub awaited: IdSet<JobId>,
     new: Vec<Edge>,
     dropped: Vec<Edge>,
     marks: BTreeMap<JobId, Option<JobId>>,
@@ -67,6 +69,7 @@ pub(super) struct Written {
 
 impl Dependencies {
     pub fn take(&mut self) -> Written {
+        self.awaited.clear();
         Written {
             edges: std::mem::take(&mut self.new),
             dropped_edges: std::mem::take(&mut self.dropped),
@@ -85,9 +88,9 @@ impl Dependencies {
         self.released.remove(&job)
     }
 
-    /// Whether this end is to be told in this turn.
-    pub fn are_to_hear(&self, job: JobId) -> bool {
-        self.ended.contains(&job)
+    /// Whether somebody has not heard of the end of this job, or depends on it and has not ended.
+    pub fn wait_for(&self, job: JobId) -> bool {
+        self.ended.contains(&job) || self.awaited.contains(&job)
     }
 
     /// The end of this job has been told so far. A batch holds the last word alone.
@@ -218,6 +221,9 @@ impl Brain {
             self.mark(dependency);
             // It changes where it stands: a page under way that shows its former row must not pass it over.
             self.index(dependency);
+        }
+        if is_over {
+            self.dependencies.awaited.insert(dependency);
         }
         let complete = first || self.dependencies.known.contains_key(&dependency);
         if complete && !is_over && self.dependencies.has_room(edge) {

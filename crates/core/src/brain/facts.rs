@@ -1,6 +1,6 @@
 //! What an input names and memory does not hold: it is read from the store before the input is applied.
 
-use super::{Brain, Entry, Input, NewJob, Report, ScheduleOrder, schedules::tick_key};
+use super::{Brain, Entry, Input, ManyJobs, NewJob, Report, ScheduleOrder, schedules::tick_key};
 use crate::{
     id::{IdSet, JobId},
     job::Job,
@@ -13,6 +13,8 @@ pub struct Missing {
     pub jobs: Vec<JobId>,
     /// Idempotency keys.
     pub keys: Vec<Arc<str>>,
+    /// Jobs of which it must be known whether unfinished ones depend on them.
+    pub awaited: Vec<JobId>,
 }
 
 /// What was read, while nothing was on its way to the store.
@@ -21,11 +23,13 @@ pub struct Facts {
     pub jobs: Vec<Job>,
     /// Of the keys that were asked for, those that are taken.
     pub keys: HashMap<Arc<str>, JobId>,
+    /// Of the jobs that were asked for, those that unfinished ones depend on.
+    pub awaited: Vec<JobId>,
 }
 
 impl Missing {
     pub fn is_empty(&self) -> bool {
-        self.jobs.is_empty() && self.keys.is_empty()
+        self.jobs.is_empty() && self.keys.is_empty() && self.awaited.is_empty()
     }
 }
 
@@ -40,7 +44,12 @@ impl Brain {
             | Input::Assign { job, .. } => {
                 missing.jobs.extend((!self.knows(*job)).then_some(*job));
             }
-            Input::Many { jobs, .. } => missing.jobs.extend(jobs.iter().filter(|job| !self.knows(**job))),
+            Input::Many { jobs, what, .. } => {
+                missing.jobs.extend(jobs.iter().filter(|job| !self.knows(**job)));
+                if matches!(what, ManyJobs::Forget) {
+                    missing.awaited.extend(jobs);
+                }
+            }
             Input::Enqueue { jobs, .. } | Input::Report { report: Report::Finished(_, jobs), .. } => {
                 self.missing_of(jobs, &mut missing);
             }
@@ -74,5 +83,6 @@ impl Brain {
             self.jobs.entry(job.id).or_insert_with(|| Entry::stored(job));
         }
         self.keys.extend(facts.keys);
+        self.dependencies.awaited.extend(facts.awaited);
     }
 }

@@ -82,7 +82,7 @@ impl Kept {
         }
         self.deliveries.extend(batch.deliveries.iter().map(|delivery| (delivery.id, delivery.clone())));
         for job in &batch.forgotten {
-            self.edges.retain(|edge| edge.dependency != *job && edge.dependent != *job);
+            self.edges.retain(|edge| edge.dependency != *job);
             self.keys.retain(|_, owner| owner != job);
             self.dead_letters.remove(job);
         }
@@ -120,9 +120,20 @@ impl Kept {
         }
     }
 
-    /// Those that depend on these jobs, in the order of their ids, so many of each.
-    pub fn dependents(&self, of: &[Settling], each: usize) -> Vec<Edge> {
-        of.iter().flat_map(|mark| self.dependents_of(*mark).take(each)).collect()
+    /// Those that depend on these jobs, in the order of their ids, so many of each. `job` finds the row of a job.
+    pub fn dependents(&self, of: &[Settling], each: usize, job: impl Fn(JobId) -> Option<Job>) -> Vec<(JobId, Job)> {
+        let found = |mark: &Settling| {
+            let rows = self.dependents_of(*mark).filter_map(|edge| Some((edge.dependency, job(edge.dependent)?)));
+            rows.take(each).collect::<Vec<_>>()
+        };
+        of.iter().flat_map(found).collect()
+    }
+
+    /// Those of these jobs that unfinished ones depend on.
+    pub fn awaited(&self, jobs: &[JobId], job: impl Fn(JobId) -> Option<Job>) -> Vec<JobId> {
+        let unfinished = |edge: Edge| job(edge.dependent).is_some_and(|job| !job.state.kind().is_finished());
+        let awaited = |id: &&JobId| self.dependents_of(Settling { job: **id, told: None }).any(unfinished);
+        jobs.iter().filter(awaited).copied().collect()
     }
 
     fn dependents_of(&self, mark: Settling) -> impl Iterator<Item = Edge> {

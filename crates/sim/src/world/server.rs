@@ -415,8 +415,12 @@ impl World {
                 }
             }
             let missing = brain.missing(&input);
-            let jobs = missing.jobs.iter().filter_map(|job| self.store.latest(*job)).map(Cow::into_owned);
-            brain.learn(Facts { jobs: jobs.collect(), keys: self.store.kept.taken(&missing.keys) });
+            let latest = |job: JobId| self.store.latest(job).map(Cow::into_owned);
+            brain.learn(Facts {
+                jobs: missing.jobs.iter().filter_map(|job| latest(*job)).collect(),
+                keys: self.store.kept.taken(&missing.keys),
+                awaited: self.store.kept.awaited(&missing.awaited, latest),
+            });
             self.apply(input);
         }
     }

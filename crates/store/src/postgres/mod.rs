@@ -231,6 +231,10 @@ impl Store for Postgres {
         self.read(pages::journal_ends)
     }
 
+    fn awaited(&self, jobs: Vec<JobId>) -> Answer<'_, Vec<JobId>> {
+        self.read(move |client| read::awaited(client, jobs))
+    }
+
     fn expired(
         &self,
         state: StateKind,

@@ -49,12 +49,16 @@ pub const DUE: &str = "
 pub const DEPENDENTS: &str = "
     SELECT ended.job, waiting.record FROM unnest($1::uuid[], $2::uuid[]) AS ended (job, told)
     CROSS JOIN LATERAL (
-        SELECT edges.dependent, job.record FROM edges
+        SELECT job.record FROM edges
         CROSS JOIN LATERAL (SELECT record FROM jobs WHERE jobs.id = edges.dependent OFFSET 0) AS job
         WHERE edges.dependency = ended.job AND edges.dependent > ended.told
         ORDER BY edges.dependency, edges.dependent LIMIT $3
-    ) AS waiting
-    ORDER BY ended.job, waiting.dependent";
+    ) AS waiting";
+pub const AWAITED: &str = "
+    SELECT ended.id FROM unnest($1::uuid[]) AS ended (id) CROSS JOIN LATERAL (
+        SELECT 1 FROM edges CROSS JOIN LATERAL (SELECT state FROM jobs WHERE jobs.id = edges.dependent OFFSET 0) AS job
+        WHERE edges.dependency = ended.id AND job.state NOT IN (4, 5, 6, 7) LIMIT 1
+    ) AS unfinished";
 
 pub async fn active(client: Object) -> Result<Vec<Job>, StoreError> {
     records(&client, ACTIVE, &[]).await
@@ -124,7 +128,16 @@ pub async fn dependents(client: Object, of: Vec<Settling>, each: usize) -> Resul
     let jobs: Vec<Uuid> = of.iter().map(|mark| mark.job.0).collect();
     let told: Vec<Uuid> = of.iter().map(|mark| mark.told.unwrap_or(JobId::NIL).0).collect();
     let rows = query(&client, DEPENDENTS, &[&jobs, &told, &signed(each as u64)]).await?;
-    rows.iter().map(|row| Ok((JobId(row.try_get(0)?), decode(row.try_get(1)?)?))).collect()
+    let found = |row: &Row| Ok((JobId(row.try_get(0)?), decode::<Job>(row.try_get(1)?)?));
+    let mut found = rows.iter().map(found).collect::<Result<Vec<_>, StoreError>>()?;
+    found.sort_unstable_by_key(|(dependency, job)| (*dependency, job.id));
+    Ok(found)
+}
+
+pub async fn awaited(client: Object, jobs: Vec<JobId>) -> Result<Vec<JobId>, StoreError> {
+    let jobs: Vec<Uuid> = jobs.iter().map(|job| job.0).collect();
+    let rows = query(&client, AWAITED, &[&jobs]).await?;
+    rows.iter().map(|row| Ok(JobId(row.try_get(0)?))).collect()
 }
 
 pub async fn settling(client: Object) -> Result<Vec<Settling>, StoreError> {

@@ -253,7 +253,7 @@ fn statements() -> Vec<(&'static str, String, Vec<&'static str>)> {
         (pages::OF_QUEUE, format!("{jobs})"), vec!["jobs_queue"]),
         (pages::OVER, format!("(4::smallint, {ID}, {ID}, 1, 10)"), vec!["jobs_state"]),
         (pages::AFTER, format!("(5::smallint, {ID}, 10)"), vec!["jobs_state"]),
-        (pages::WITH_UNFINISHED_DEPENDENTS, format!("({IDS})"), vec!["edges_pkey", "jobs_pkey"]),
+        (read::AWAITED, format!("({IDS})"), vec!["edges_pkey", "jobs_pkey"]),
         (pages::LETTERS, format!("(1, {ID}, 1, 'q', 't', 'k', 10)"), vec!["dead_letters_time"]),
         (pages::LETTERS_ALIKE, format!("(1, {ID}, 1, 'q', 't', 'k', 10, 5)"), vec!["dead_letters_alike"]),
         (pages::LARGEST_GROUPS, "(10)".into(), vec!["dead_letter_groups_count", "dead_letters_alike"]),

@@ -210,6 +210,10 @@ impl Store for Sqlite {
         self.read(pages::journal_ends)
     }
 
+    fn awaited(&self, jobs: Vec<JobId>) -> Answer<'_, Vec<JobId>> {
+        self.read(move |connection| read::awaited(connection, &jobs))
+    }
+
     fn expired(
         &self,
         state: StateKind,

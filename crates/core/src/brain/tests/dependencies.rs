@@ -294,3 +294,55 @@ fn a_release_that_is_a_placement_writes_no_row_and_is_not_lost() {
     assert_eq!(rig.job(second), placed);
     assert_eq!(rig.server.store.jobs[&second], placed, "and it is in its row now");
 }
+
+/// What waits for a job that has failed waits for somebody to send it again: as long as one does, it is kept.
+#[test]
+fn a_job_that_others_wait_for_is_not_forgotten() {
+    let mut rig = Rig::with(small_windows());
+    rig.worker(1, slots(2));
+    let first = rig.enqueue(fragile());
+    rig.fail(first);
+    // Both come to the server before either is stored.
+    let waits = rig.new_job(with_policy(&[first], OnDependencyFailure::Wait));
+    let second = waits.id;
+    rig.server.input(Input::Enqueue { caller: Caller(0), jobs: vec![waits] });
+    assert_eq!(rig.many(&[first], ManyJobs::Forget), 0, "in the same turn");
+    assert_eq!(rig.many(&[first], ManyJobs::Forget), 0, "when it is stored");
+    rig.restart();
+    rig.connect(worker_id(1), incarnation(1), &[]);
+    assert_eq!(rig.many(&[first], ManyJobs::Forget), 0, "when only the store knows of it");
+    rig.retry(first).expect("retried");
+    rig.succeed(first);
+    assert_eq!(rig.many(&[first], ManyJobs::Forget), 0, "its result is wanted");
+    rig.succeed(second);
+    assert_eq!(rig.many(&[first], ManyJobs::Forget), 1);
+    let late = rig.new_job(with_policy(&[first], OnDependencyFailure::Wait));
+    let answer = rig.ask(|caller| Input::Enqueue { caller, jobs: vec![late] });
+    assert_eq!(answer, Err(Refusal::NoSuchDependency(first)));
+}
+
+/// The edge to a forgotten job stays with the one that it waited for, and leads nowhere.
+#[test]
+fn those_that_were_forgotten_are_passed_over_when_an_end_is_told() {
+    let mut rig = Rig::with(small_windows());
+    rig.worker(1, slots(1));
+    let first = rig.enqueue(fragile());
+    rig.fail(first);
+    let policy = |_| with_policy(&[first], OnDependencyFailure::Wait);
+    let waiting = rig.enqueue_all((0..60).map(policy).collect());
+    let (gone, left) = (&waiting[..50], &waiting[50..]);
+    assert_eq!(rig.many(gone, ManyJobs::Cancel { reason: "not needed".into() }), 50);
+    assert_eq!(rig.many(gone, ManyJobs::Forget), 50);
+    rig.restart();
+    rig.connect(worker_id(1), incarnation(1), &[]);
+    rig.retry(first).expect("retried");
+    rig.news();
+    rig.succeed(first);
+    for job in left {
+        assert_eq!(rig.runs(), [*job]);
+        rig.succeed(*job);
+    }
+    assert_eq!(rig.server.store.kept.settling.len(), 0, "everybody was told");
+    assert_eq!(rig.many(&[first], ManyJobs::Forget), 1);
+    assert_eq!(rig.server.store.kept.edges.len(), 0);
+}

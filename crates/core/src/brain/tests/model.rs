@@ -108,8 +108,7 @@ impl Store {
     }
 
     fn dependents(&self, of: &[Settling], each: usize) -> Vec<(JobId, Job)> {
-        let edges = self.kept.dependents(of, each);
-        edges.iter().map(|edge| (edge.dependency, self.jobs[&edge.dependent].clone())).collect()
+        self.kept.dependents(of, each, |id| self.jobs.get(&id).cloned())
     }
 
     fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Vec<Job> {
@@ -187,7 +186,8 @@ impl Server {
     pub fn input(&mut self, input: Input) {
         let missing = self.brain.missing(&input);
         let jobs = missing.jobs.iter().filter_map(|id| self.store.jobs.get(id)).cloned().collect();
-        self.brain.learn(Facts { jobs, keys: self.store.kept.taken(&missing.keys) });
+        let awaited = self.store.kept.awaited(&missing.awaited, |id| self.store.jobs.get(&id).cloned());
+        self.brain.learn(Facts { jobs, keys: self.store.kept.taken(&missing.keys), awaited });
         self.brain.apply(input);
     }
 
