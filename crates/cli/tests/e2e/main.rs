@@ -17,6 +17,7 @@ mod jobs;
 mod logs;
 mod postgres;
 mod process;
+mod providers;
 mod queues;
 mod rest;
 mod run;
