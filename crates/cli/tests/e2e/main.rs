@@ -19,6 +19,7 @@ mod logs;
 mod placement;
 mod postgres;
 mod process;
+mod providers;
 mod queues;
 mod rest;
 mod run;
