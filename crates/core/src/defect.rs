@@ -47,6 +47,12 @@ pub enum Defect {
     BlockCounted,
     /// A job that blocks waits for nothing.
     BlockIgnored,
+    /// Taints keep nothing off.
+    TaintIgnored,
+    /// What did not fit once is not looked at again.
+    RoomOverlooked,
+    /// A closed fleet rejects what only waits for room.
+    RejectedWhenBusy,
 }
 
 #[cfg(feature = "defects")]

@@ -44,6 +44,9 @@ pub enum Defect {
     ResumeForgotten,
     BlockCounted,
     BlockIgnored,
+    TaintIgnored,
+    RoomOverlooked,
+    RejectedWhenBusy,
 }
 
 impl Defect {
@@ -71,6 +74,9 @@ impl Defect {
             Defect::ResumeForgotten => Some(InCore::ResumeForgotten),
             Defect::BlockCounted => Some(InCore::BlockCounted),
             Defect::BlockIgnored => Some(InCore::BlockIgnored),
+            Defect::TaintIgnored => Some(InCore::TaintIgnored),
+            Defect::RoomOverlooked => Some(InCore::RoomOverlooked),
+            Defect::RejectedWhenBusy => Some(InCore::RejectedWhenBusy),
             Defect::EffectBeforeCommit
             | Defect::LogAckBeforeCommit
             | Defect::CommitNotRepeated

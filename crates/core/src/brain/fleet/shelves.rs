@@ -2,6 +2,7 @@
 //! worker on it, and remembered for all jobs that ask the same: so a decision looks at few workers, however many there are.
 
 use crate::{
+    defect::{Defect, planted},
     id::WorkerId,
     placement::{Needs, Traits, Wishes, score::Rank},
     requirements::{Constraints, Requirements},
@@ -146,7 +147,9 @@ impl Shelves {
     }
 
     pub fn has_more_room(&mut self, spot: &Spot) {
-        if let Some(shelf) = self.all.get_mut(spot.shelf).and_then(Option::as_mut) {
+        if let Some(shelf) = self.all.get_mut(spot.shelf).and_then(Option::as_mut)
+            && !planted(Defect::RoomOverlooked)
+        {
             shelf.too_big = None;
         }
     }
