@@ -2,6 +2,7 @@
 
 mod access;
 mod jobs;
+mod providers;
 mod queues;
 mod requirements;
 mod scheduler;
@@ -14,6 +15,9 @@ pub use access::{api_token_to_wire, audit_to_wire, optional_length, role_from_wi
 pub use jobs::{
     Stored, execution_id, job_id, job_to_wire, payload_of, spec_from_wire, spec_of_payload, spec_to_wire,
     state_from_wire, state_to_wire, worker_id,
+};
+pub use providers::{
+    fleet_name, provider_from_wire, provider_to_wire, template_from_wire, template_spec_to_wire, template_to_wire,
 };
 pub use queues::{
     dead_letter_to_wire, failure_kind, fingerprint_from_wire, fingerprint_to_wire, letter_place, letter_token,

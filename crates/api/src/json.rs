@@ -3,6 +3,7 @@
 //!
 //! REST, files of jobs and the children of a handler all use this one form.
 
+pub mod fleet;
 mod requirements;
 
 pub use requirements::{Capability, LabelExpression, Requirements, Taint, Toleration};

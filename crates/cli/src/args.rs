@@ -1,7 +1,9 @@
 //! The command line.
 
+mod fleet;
 mod placement;
 
+pub use fleet::{PoolArgs, PoolCommand, PoolFields, ProviderArgs, ProviderCommand};
 pub use placement::{RequirementArgs, SchedulerArgs, SchedulerCommand, TraitArgs};
 
 use crate::{config::Handler, values};
@@ -81,6 +83,12 @@ pub enum Command {
     /// Run, list and drain workers.
     #[command(subcommand)]
     Worker(WorkerCommand),
+    /// Those who make workers: list, add, check, steer.
+    #[command(subcommand)]
+    Provider(ProviderCommand),
+    /// Kinds of workers that are made on demand, and how many stand ready.
+    #[command(subcommand)]
+    Pool(PoolCommand),
     /// Make, list and revoke credentials.
     #[command(subcommand)]
     Token(TokenCommand),
@@ -553,7 +561,7 @@ pub struct EventsArgs {
     /// Only of jobs of this queue, and of the queue itself.
     #[arg(long)]
     pub queue: Option<String>,
-    /// Only of these kinds: job, worker, schedule, queue.
+    /// Only of these kinds: job, worker, schedule, queue, supervision, provider, template.
     #[arg(long)]
     pub kind: Vec<String>,
     /// End after so many.
@@ -614,8 +622,8 @@ pub struct UpArgs {
     pub server: ServerArgs,
     #[command(flatten)]
     pub traits: TraitArgs,
-    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on) or TYPE=http://ADDRESS.
-    /// May be given several times, and adds to those of the configuration.
+    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on;
+    /// subprocess/SLA:COMMAND with an SLA other than normal) or TYPE=http://ADDRESS. May be given several times, and adds to those of the configuration.
     #[arg(long, value_name = "TYPE=WHAT", value_parser = Handler::parse)]
     pub handler: Vec<Handler>,
     /// Serve the socket alone and leave when there is nothing to do.
@@ -630,7 +638,23 @@ pub enum WorkerCommand {
     /// List the workers that a server knows.
     List,
     /// Let a worker finish what it runs, give it nothing new, and have it leave.
-    Drain { id: String },
+    Drain {
+        id: String,
+        /// What still runs after this long is given back to the queue.
+        #[arg(long, value_name = "TIME", value_parser = values::length)]
+        deadline: Option<Millis>,
+        /// For people.
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        reason: String,
+    },
+    /// Have the processes of a handler started anew: what was given up is tried again, and what runs is replaced once it has
+    /// finished what it holds.
+    Restart {
+        id: String,
+        /// The handler, as 'hodei worker list' names it.
+        #[arg(long, value_name = "NAME")]
+        handler: String,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -646,8 +670,8 @@ pub struct WorkerArgs {
     pub name: Option<String>,
     #[command(flatten)]
     pub traits: TraitArgs,
-    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on) or TYPE=http://ADDRESS.
-    /// May be given several times, and adds to those of the configuration.
+    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on;
+    /// subprocess/SLA:COMMAND with an SLA other than normal) or TYPE=http://ADDRESS. May be given several times, and adds to those of the configuration.
     #[arg(long, value_name = "TYPE=WHAT", value_parser = Handler::parse)]
     pub handler: Vec<Handler>,
 }

@@ -10,7 +10,9 @@ use hodei_api::{
         dead_letter_service_client::DeadLetterServiceClient as DeadLetters,
         event_service_client::EventServiceClient as Events,
         job_execution_service_client::JobExecutionServiceClient as Jobs,
-        log_stream_service_client::LogStreamServiceClient as Logs, queue_service_client::QueueServiceClient as Queues,
+        log_stream_service_client::LogStreamServiceClient as Logs,
+        provider_management_service_client::ProviderManagementServiceClient as Providers,
+        queue_service_client::QueueServiceClient as Queues,
         schedule_service_client::ScheduleServiceClient as Schedules,
         scheduler_service_client::SchedulerServiceClient as Scheduler,
         webhook_service_client::WebhookServiceClient as Webhooks,
@@ -277,6 +279,10 @@ impl Client {
 
     pub fn webhooks(&self) -> Webhooks<Authorized> {
         Webhooks::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub fn providers(&self) -> Providers<Authorized> {
+        Providers::new(self.channel.clone())
     }
 
     pub fn admin(&self) -> Admin<Authorized> {

@@ -6,6 +6,7 @@ use hodei_core::{
     requirements::{Capability, Isolation, Taint},
     spec::Secret,
     time::Millis,
+    worker::Sla,
 };
 use serde::Deserialize;
 use std::{
@@ -30,6 +31,10 @@ pub struct Config {
     pub webhooks: Webhooks,
     pub worker: Worker,
     pub background: Background,
+    pub fleet: Fleet,
+    /// Put at the start of the server, if they are not there or are other.
+    pub provider: Vec<hodei_api::json::fleet::Provider>,
+    pub template: Vec<hodei_api::json::fleet::Template>,
 }
 
 /// What runs tasks of one type, or of all types that a pattern fits.
@@ -43,10 +48,12 @@ pub struct Handler {
     pub http: Option<String>,
     pub directory: Option<PathBuf>,
     pub environment: Option<BTreeMap<String, String>>,
+    pub sla: Option<Sla>,
     pub processes: Option<u32>,
-    pub concurrency: Option<u32>,
+    pub warm: Option<u32>,
     #[serde(default, deserialize_with = "values::given_length_field")]
-    pub heartbeat: Option<Millis>,
+    pub idle: Option<Millis>,
+    pub concurrency: Option<u32>,
     #[serde(default, deserialize_with = "values::given_length_field")]
     pub timeout: Option<Millis>,
     pub retries: Option<u32>,
@@ -71,7 +78,7 @@ pub enum Machinery<'h> {
 }
 
 impl Handler {
-    /// `TYPE=COMMAND`, `TYPE=subprocess:COMMAND` or `TYPE=http://…`.
+    /// `TYPE=COMMAND`, `TYPE=subprocess:COMMAND`, `TYPE=subprocess/SLA:COMMAND` or `TYPE=http://…`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let usage = "write TYPE=COMMAND, TYPE=subprocess:COMMAND or TYPE=http://ADDRESS";
         let (task_type, what) = text.split_once('=').ok_or(usage)?;
@@ -80,6 +87,11 @@ impl Handler {
         }
         let handler = Self { task_type: task_type.to_owned(), ..Self::default() };
         let line = |line: &str| Some(Words::Line(line.trim().to_owned()));
+        let with_sla = what.strip_prefix("subprocess/").and_then(|rest| rest.split_once(':'));
+        if let Some((sla, program)) = with_sla {
+            let sla = Some(Sla::parse(sla).map_err(|unknown| unknown.to_string())?);
+            return Ok(Self { subprocess: line(program), sla, ..handler });
+        }
         Ok(match what.strip_prefix("subprocess:") {
             Some(program) => Self { subprocess: line(program), ..handler },
             None if what.starts_with("http://") || what.starts_with("https://") => {
@@ -106,9 +118,11 @@ impl Handler {
         let settings = [
             ("directory", self.directory.is_some(), for_processes),
             ("environment", self.environment.is_some(), for_processes),
+            ("sla", self.sla.is_some(), for_subprocess),
             ("processes", self.processes.is_some(), for_subprocess),
+            ("warm", self.warm.is_some(), for_subprocess),
+            ("idle", self.idle.is_some(), for_subprocess),
             ("concurrency", self.concurrency.is_some(), for_subprocess),
-            ("heartbeat", self.heartbeat.is_some(), for_subprocess),
             ("timeout", self.timeout.is_some(), for_http),
             ("retries", self.retries.is_some(), for_http),
             ("authorization", self.authorization.is_some(), for_http),
@@ -186,6 +200,14 @@ pub struct Worker {
     pub pids_limit: u32,
     #[serde(deserialize_with = "values::size_field")]
     pub spool: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fleet {
+    #[serde(deserialize_with = "values::length_field")]
+    pub registration_timeout: Millis,
+    pub advertise: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -295,7 +317,7 @@ mod tests {
         let read = |text: &str| Config::from_text(&format!("[[handler]]\ntype = 'a'\n{text}")).map(|c| c.handler);
         let handlers = read("http = 'http://h/'\ntimeout = '5s'\n[[handler]]\ntype = 'b.*'\nsubprocess = ['x', 'y']");
         let handlers = handlers.expect("two handlers");
-        assert_eq!((handlers[0].timeout, handlers[0].heartbeat), (Some(Millis::seconds(5)), None));
+        assert_eq!((handlers[0].timeout, handlers[0].sla), (Some(Millis::seconds(5)), None));
         let args = Words::Args(vec!["x".into(), "y".into()]);
         assert_eq!(handlers[1].machinery().expect("a kind"), Machinery::Subprocess(&args));
         for (text, part) in [
@@ -305,6 +327,8 @@ mod tests {
             ("", "handler a: give one of"),
             ("command = 'x'\nhttp = 'http://h/'", "handler a: give one of"),
             ("command = 'x'\nprocesses = 2", "handler a: 'processes' means nothing"),
+            ("http = 'http://h/'\nsla = 'high'", "handler a: 'sla' means nothing"),
+            ("subprocess = 'x'\nsla = 'urgent'", "handler[0].sla"),
         ] {
             let problem = format!("{:#}", read(text).expect_err("must be refused"));
             assert!(problem.contains(part), "{text}: {problem}");
@@ -317,6 +341,9 @@ mod tests {
         let line = |text: &str| Some(Words::Line(text.to_owned()));
         assert_eq!(kind("a=./x.sh --k=v"), Ok((line("./x.sh --k=v"), None, None)));
         assert_eq!(kind("a.*=subprocess: python3 x.py"), Ok((None, line("python3 x.py"), None)));
+        assert_eq!(kind("a=subprocess/critical:./x"), Ok((None, line("./x"), None)));
+        assert_eq!(Handler::parse("a=subprocess/critical:./x").map(|handler| handler.sla), Ok(Some(Sla::Critical)));
+        assert!(kind("a=subprocess/urgent:./x").is_err_and(|problem| problem.contains("urgent")));
         assert_eq!(kind("a=http://h/?q=1"), Ok((None, None, Some("http://h/?q=1".to_owned()))));
         assert!(kind("a").is_err() && kind("=x").is_err() && kind("a= ").is_err());
     }

@@ -97,7 +97,14 @@ async fn dispatch(common: args::Common, config: Config, command: Command) -> any
         Command::Job(JobCommand::Retry { id }) => commands::job::retry(&mut client, id, json).await,
         Command::Job(JobCommand::Wait { id, timeout }) => commands::job::wait(client, id, timeout, json).await,
         Command::Worker(WorkerCommand::List) => commands::worker::list(&mut client, json).await,
-        Command::Worker(WorkerCommand::Drain { id }) => commands::worker::drain(&mut client, id, json).await,
+        Command::Worker(WorkerCommand::Restart { id, handler }) => {
+            commands::worker::restart(&mut client, id, handler, json).await
+        }
+        Command::Worker(WorkerCommand::Drain { id, deadline, reason }) => {
+            commands::worker::drain(&mut client, id, deadline, reason, json).await
+        }
+        Command::Provider(command) => commands::provider::run(&mut client, command, json).await,
+        Command::Pool(command) => commands::pool::run(&mut client, command, json).await,
         Command::Token(command) => commands::token::run(&mut client, command, json).await,
         Command::Audit(args) => commands::audit::run(&mut client, args, json).await,
         Command::Webhook(WebhookCommand::List { job, state, limit }) => {

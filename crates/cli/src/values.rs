@@ -56,6 +56,20 @@ pub fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// "KEY=VALUE".
+pub fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write KEY=VALUE".into()),
+    }
+}
+
+/// "/source:/target".
+pub fn mount(text: &str) -> Result<(String, String), String> {
+    let (source, target) = text.split_once(':').ok_or("write /SOURCE:/TARGET")?;
+    Ok((source.to_owned(), target.to_owned()))
+}
+
 /// The value of an environment variable, which no error shows.
 pub fn secret_variable(name: &str) -> Result<Secret, String> {
     std::env::var(name).map(Secret).map_err(|_| format!("{name} is not set here; it must hold the secret"))

@@ -53,6 +53,12 @@ pub enum Defect {
     RoomOverlooked,
     /// A closed fleet rejects what only waits for room.
     RejectedWhenBusy,
+    /// A worker for one job is not known to have had it after a restart.
+    UseForgotten,
+    /// A place in a warm pool is filled again however often it failed.
+    RestartBudgetIgnored,
+    /// What a provider has and nobody knows is left alone.
+    LeftoverIgnored,
 }
 
 #[cfg(feature = "defects")]

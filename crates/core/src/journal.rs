@@ -45,6 +45,22 @@ pub enum Change {
         what: TemplateChange,
         at: Time,
     },
+    Supervision {
+        worker: WorkerId,
+        news: Supervision,
+    },
+}
+
+/// Word of those who watch over something that lives and works.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Supervision {
+    /// What is watched over: a handler of the worker, or nothing for the worker itself.
+    pub what: Arc<str>,
+    /// Such as `worker_replaced`.
+    pub event: Arc<str>,
+    /// For people.
+    pub detail: String,
+    pub at: Time,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +105,10 @@ pub enum TemplateChange {
     Removed,
     /// One of its workers took the place of one that failed.
     Replaced,
+    /// One in its warm pool failed: it ended, hangs, or does not begin what it took.
+    Crashed(String),
+    Hanging(String),
+    NotProducing(String),
     /// Its workers fail, and no more are made until a person asks.
     FailedPermanent(String),
     /// A person asked.

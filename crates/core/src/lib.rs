@@ -4,6 +4,8 @@
 //! arguments; rows to write and effects to perform go out as values. So both ends of the system, the server's
 //! [`brain`] and the worker's [`session`], can be run in a simulation exactly as they run in production.
 
+pub use hodei_supervise as supervise;
+
 pub mod access;
 pub mod brain;
 pub mod cron;

@@ -21,6 +21,9 @@ pub struct ProviderRecord {
     /// What its kind needs to know, such as the address of an engine.
     pub settings: BTreeMap<String, String>,
     pub added_at: Time,
+    /// It goes when its workers are gone.
+    #[serde(default)]
+    pub leaving: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

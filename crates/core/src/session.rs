@@ -8,6 +8,7 @@ use crate::{
     defect::{Defect, planted},
     id::{ExecutionId, IdMap, Incarnation},
     job::Progress,
+    journal::Supervision,
     protocol::{Assignment, Finished, FromWorker, Hello, LogAck, StopReason, ToWorker, Welcome},
     state::Outcome,
     time::{Elapsed, Millis, Time},
@@ -56,6 +57,8 @@ pub enum Action {
     Conclude(Finished),
     /// Whatever runs must be gone by then.
     SetLease(Elapsed),
+    /// A person wants the processes of this handler started anew.
+    RestartHandler(String),
     /// Nothing was heard for too long: drop the stream and open a new one.
     Reconnect,
     /// Everything is finished and delivered. `for_good`: the operator wants this worker gone.
@@ -66,6 +69,8 @@ pub enum Action {
 
 /// Bytes of records that may be under way at one time.
 const SEND_WINDOW: usize = 2 << 20;
+/// Word of what it watches over that may wait for the stream; older word is forgotten first.
+const NEWS: usize = 256;
 /// Until the server says otherwise.
 const FIRST_HEARTBEAT: Millis = Millis::seconds(10);
 
@@ -73,6 +78,9 @@ const FIRST_HEARTBEAT: Millis = Millis::seconds(10);
 pub struct Session {
     incarnation: Incarnation,
     info: WorkerInfo,
+    /// The server has been told something else.
+    changed: bool,
+    news: VecDeque<Supervision>,
     slots: usize,
     link: Link,
     heartbeat: Millis,
@@ -96,6 +104,8 @@ pub struct Session {
     /// Ended executions whose result is not acknowledged.
     ended: BTreeSet<ExecutionId>,
     leaving: Option<Leaving>,
+    /// What still runs then is given back.
+    release_at: Option<Elapsed>,
     actions: Vec<Action>,
 }
 
@@ -133,6 +143,8 @@ impl Session {
             incarnation,
             slots: info.capacity.slots as usize,
             info,
+            changed: false,
+            news: VecDeque::new(),
             link: Link::Down,
             heartbeat: FIRST_HEARTBEAT,
             next_heartbeat: Elapsed(0),
@@ -149,6 +161,7 @@ impl Session {
             next_to_send: RecordId(0),
             in_flight: 0,
             leaving: None,
+            release_at: None,
             actions: Vec::new(),
         };
         recovered.into_iter().for_each(|record| session.spooled(record));
@@ -161,7 +174,7 @@ impl Session {
     }
 
     pub fn next_wake(&self) -> Elapsed {
-        self.next_heartbeat
+        self.release_at.map_or(self.next_heartbeat, |at| at.min(self.next_heartbeat))
     }
 
     pub fn is_up(&self) -> bool {
@@ -176,6 +189,7 @@ impl Session {
         self.next_heartbeat = now + self.heartbeat;
         let held = self.runs.keys().copied().chain(self.waiting.iter().map(|waiting| waiting.execution)).collect();
         let ended = self.ended.iter().copied().collect();
+        self.changed = false;
         self.send(FromWorker::Hello(Hello {
             incarnation: self.incarnation,
             info: Some(Box::new(self.info.clone())),
@@ -207,8 +221,13 @@ impl Session {
             // It may have been on its way for long: it was said after the last sign of life that was answered.
             ToWorker::Park { lease } => self.extend_lease(self.renewed, lease),
             ToWorker::Acked { results, logs } => self.acked(&results, &logs),
-            ToWorker::Drain { .. } => self.leave(true),
+            ToWorker::Drain { within } => {
+                self.release_at = within.map(|within| now + within);
+                self.leave(true);
+            }
+            ToWorker::RestartHandler { handler } => self.actions.push(Action::RestartHandler(handler)),
         }
+        self.release_if_due();
         self.settle();
     }
 
@@ -225,6 +244,7 @@ impl Session {
         if self.leaving.is_some() {
             self.send(FromWorker::Leaving);
         }
+        self.tell();
         for verdict in welcome.held {
             if verdict.keep {
                 self.forget_logs(LogAck { execution: verdict.execution, entries: verdict.log_entries });
@@ -292,6 +312,7 @@ impl Session {
 
     pub fn tick(&mut self, now: Elapsed) {
         self.watch_lease(now);
+        self.release_if_due();
         if now < self.next_heartbeat {
             return;
         }
@@ -303,6 +324,41 @@ impl Session {
             self.actions.push(Action::Reconnect);
         } else {
             self.send_if_up(FromWorker::Heartbeat { sent: now.0 });
+        }
+    }
+
+    // ---- what it is, and what it watches over -----------------------------------------------------------------------
+
+    pub fn info(&self) -> &WorkerInfo {
+        &self.info
+    }
+
+    /// It is something else from now on. Its size stays.
+    pub fn redescribe(&mut self, info: WorkerInfo) {
+        self.changed = true;
+        self.info = info;
+        self.tell();
+    }
+
+    /// What the server should hear of what it watches over.
+    pub fn supervised(&mut self, news: Supervision) {
+        if self.news.len() == NEWS {
+            self.news.pop_front();
+        }
+        self.news.push_back(news);
+        self.tell();
+    }
+
+    /// Before anything else is said: what is given back because of it must not come again.
+    fn tell(&mut self) {
+        if !self.is_up() {
+            return;
+        }
+        if std::mem::take(&mut self.changed) {
+            self.send(FromWorker::Info(Box::new(self.info.clone())));
+        }
+        for news in std::mem::take(&mut self.news) {
+            self.send(FromWorker::Supervision(news));
         }
     }
 
@@ -424,6 +480,14 @@ impl Session {
         for (execution, run) in &mut self.runs {
             run.releasing = true;
             self.actions.push(Action::Stop { execution: *execution, why: StopReason::Cancelled });
+        }
+    }
+
+    /// The time to finish is over.
+    fn release_if_due(&mut self) {
+        if self.release_at.is_some_and(|at| at <= self.now) {
+            self.release_at = None;
+            self.release();
         }
     }
 

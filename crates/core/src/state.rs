@@ -139,6 +139,8 @@ pub enum FailureKind {
     HeartbeatTimeout,
     /// Nothing can run it: it was never given to a worker.
     Rejected,
+    /// No worker can be made in the image that it asks for.
+    Image,
 }
 
 /// How an execution ended.
@@ -456,7 +458,7 @@ impl Failure {
 }
 
 impl FailureKind {
-    pub const ALL: [FailureKind; 11] = [
+    pub const ALL: [FailureKind; 12] = [
         FailureKind::ExitCode,
         FailureKind::Signal,
         FailureKind::OutOfMemory,
@@ -468,6 +470,7 @@ impl FailureKind {
         FailureKind::WorkerLost,
         FailureKind::HeartbeatTimeout,
         FailureKind::Rejected,
+        FailureKind::Image,
     ];
 
     pub fn name(self) -> &'static str {
@@ -483,6 +486,7 @@ impl FailureKind {
             FailureKind::WorkerLost => "worker_lost",
             FailureKind::HeartbeatTimeout => "heartbeat_timeout",
             FailureKind::Rejected => "rejected",
+            FailureKind::Image => "image",
         }
     }
 

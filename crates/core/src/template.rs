@@ -5,8 +5,12 @@ use crate::{
     time::Millis,
     worker::Capacity,
 };
+use hodei_supervise::Sla;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -27,6 +31,7 @@ pub struct WorkerTemplate {
     pub mounts: Vec<Mount>,
     /// The network that it is in, by the name that its provider knows; the provider's default when unset.
     pub network: Option<String>,
+    pub sla: Sla,
     pub reuse: Reuse,
     /// How many stand ready with nothing to do.
     pub warm: u32,
@@ -34,6 +39,8 @@ pub struct WorkerTemplate {
     pub idle_timeout: Millis,
     /// After this long it takes nothing new and goes.
     pub max_lifetime: Option<Millis>,
+    /// Places of its warm pool whose workers failed for good: nothing is tried there until a person asks.
+    pub given_up: BTreeSet<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,10 +73,12 @@ impl Default for WorkerTemplate {
             handlers: BTreeMap::new(),
             mounts: Vec::new(),
             network: None,
+            sla: Sla::default(),
             reuse: Reuse::default(),
             warm: 0,
             idle_timeout: Millis::seconds(60),
             max_lifetime: None,
+            given_up: BTreeSet::new(),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     time::Time,
     token::Hash,
 };
+pub use hodei_supervise::Sla;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,6 +39,21 @@ pub struct WorkerInfo {
     /// The image that it runs in, if it runs in one.
     #[serde(default)]
     pub image: Option<Arc<str>>,
+    #[serde(default)]
+    pub sla: Sla,
+    /// Its handlers that have processes of their own.
+    #[serde(default)]
+    pub handlers: Vec<HandlerInfo>,
+}
+
+/// A handler whose processes the worker supervises.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandlerInfo {
+    /// The type, or pattern of types, that it is there for.
+    pub name: String,
+    pub sla: Sla,
+    /// False when it was given up: then the worker does not offer its types until a person asks.
+    pub up: bool,
 }
 
 /// What kinds of work a worker runs.

@@ -1,14 +1,47 @@
 //! Those who make workers. A provider knows how to make, find and remove the agents that it was asked for, and nothing of
 //! jobs, health or supervision. Every implementation passes one conformance suite.
 
+mod agent;
+#[cfg(test)]
+mod conformance;
+mod docker;
+mod process;
+mod settings;
+mod tail;
+
+pub use docker::{DockerProvider, DockerSettings, PullPolicy};
+pub use process::{ProcessProvider, ProcessSettings};
+
 use futures::future::BoxFuture;
 use hodei_core::{
     id::WorkerId,
-    provider::{ErrorClass, Instance, InstanceState, ProviderCapabilities, ProviderFailure, ProviderHealth},
+    provider::{
+        ErrorClass, Instance, InstanceState, ProviderCapabilities, ProviderFailure, ProviderHealth, ProviderKind,
+        ProviderRecord,
+    },
     template::Mount,
 };
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 use thiserror::Error;
+
+/// What the providers of one server have in common.
+#[derive(Clone, Debug)]
+pub struct Home {
+    /// Tells what this cluster made from what others made; letters, digits, dots, dashes and underlines.
+    pub cluster: String,
+    /// What is kept of workers that are processes of this machine: a folder each.
+    pub folder: PathBuf,
+}
+
+/// The provider that an operator added. Nothing is asked of it yet; says what is wrong with its settings.
+pub fn open(record: &ProviderRecord, home: &Home) -> Result<Arc<dyn Provider>, String> {
+    Ok(match record.kind {
+        ProviderKind::Process => {
+            Arc::new(ProcessProvider::new(home.folder.clone(), ProcessSettings::parse(&record.settings)?))
+        }
+        ProviderKind::Docker => Arc::new(DockerProvider::new(&home.cluster, DockerSettings::parse(&record.settings)?)?),
+    })
+}
 
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, ProviderError>>;
 
@@ -77,6 +110,12 @@ pub enum ServerAddress {
 pub struct ProviderError {
     pub class: ErrorClass,
     pub message: String,
+}
+
+impl ProviderError {
+    fn other(message: impl Into<String>) -> Self {
+        Self { class: ErrorClass::Other, message: message.into() }
+    }
 }
 
 impl From<ProviderError> for ProviderFailure {

@@ -10,6 +10,7 @@ use crate::{
     clock,
     dispatch::{self, Links, Parcel, Parcels, Payloads},
     events::Events,
+    fleet::{Errand, Fleet},
     logs::Logs,
     options::Options,
     watch::Watches,
@@ -74,6 +75,8 @@ pub struct Shared {
     pub events: Events,
     /// Told when there is something to deliver.
     pub outbox: Outbox,
+    /// Told what is to be done at providers.
+    pub fleet: Fleet,
     pub access: Access,
     room: Arc<Semaphore>,
     /// The last commit failed, or has been under way for too long.
@@ -152,6 +155,7 @@ impl Engine {
             watches: Watches::default(),
             events: Events::default(),
             outbox: Outbox::default(),
+            fleet: Fleet::default(),
             access,
             room: Arc::new(Semaphore::new(INBOX_KIB)),
             stalled: AtomicBool::new(false),
@@ -644,6 +648,7 @@ impl Loop {
         self.shared.logs.close_finished(&batch.jobs);
         self.shared.events.publish(commit.journal_id(), &batch.changes);
         self.shared.outbox.notify_if(!batch.deliveries.is_empty());
+        self.shared.fleet.note(batch);
         keeping.into_iter().for_each(|kept| _ = kept.send(()));
         self.note_sessions(batch);
         self.forget_ended(batch);
@@ -706,6 +711,13 @@ impl Loop {
                     }
                     .boxed()
                 }),
+                Effect::Create { worker, origin } => self.shared.fleet.send(Errand::Create { worker, origin }),
+                Effect::Destroy { worker, provider, output } => {
+                    self.shared.fleet.send(Errand::Destroy { worker, provider, output });
+                }
+                Effect::Inspect { worker, provider } => {
+                    self.shared.fleet.send(Errand::Inspect { worker, provider });
+                }
                 Effect::Acked { connection, execution, .. } => acked.entry(connection).or_default().0.push(execution),
                 for_worker => parcels.extend(self.parcel(for_worker)),
             }
@@ -720,14 +732,15 @@ impl Loop {
 
     fn parcel(&self, effect: Effect) -> Option<(Connection, Parcel)> {
         match effect {
-            Effect::Welcome { connection, verdicts, .. } => {
+            Effect::Welcome { connection, verdicts, heartbeat, .. } => {
                 let verdict = |bound: &Bound| Verdict {
                     execution: bound.execution,
                     keep: bound.job.is_some(),
                     log_entries: self.log_stored(bound.execution),
                 };
                 let held = verdicts.iter().map(verdict).collect();
-                let (lease, heartbeat) = (self.shared.options.lease, self.shared.options.heartbeat());
+                let (lease, usual) = (self.shared.options.lease, self.shared.options.heartbeat());
+                let heartbeat = heartbeat.map_or(usual, |heartbeat| heartbeat.min(usual));
                 Some((connection, Parcel::Message(ToWorker::Welcome(Welcome { lease, heartbeat, held }))))
             }
             Effect::Run { connection, job, execution, attempt, more, .. } => {
@@ -737,10 +750,14 @@ impl Loop {
                 Some((connection, Parcel::Message(ToWorker::Stop { execution, why })))
             }
             Effect::Drain { connection, within, .. } => Some((connection, Parcel::Message(ToWorker::Drain { within }))),
+            Effect::RestartHandler { connection, handler, .. } => {
+                Some((connection, Parcel::Message(ToWorker::RestartHandler { handler })))
+            }
             Effect::Park { connection, lease, .. } => Some((connection, Parcel::Message(ToWorker::Park { lease }))),
             Effect::Close { connection, .. } => Some((connection, Parcel::Close)),
             Effect::Answer { .. }
             | Effect::Create { .. }
+            | Effect::Inspect { .. }
             | Effect::Destroy { .. }
             | Effect::Acked { .. }
             | Effect::ReadReady { .. }

@@ -92,11 +92,22 @@ pub struct Event {
     pub at: Time,
     /// Such as `job.succeeded`.
     pub name: String,
-    /// Of the job, worker or schedule; the name of the queue.
+    /// Of the job, worker or schedule; the name of the queue, provider or template.
     pub subject: String,
     /// Of a job; empty when the job is not kept any more.
     pub queue: Arc<str>,
     pub attempt: u32,
+    /// Of supervision: the handler, and what happened there.
+    pub what: Arc<str>,
+    pub detail: String,
+}
+
+impl Event {
+    /// Its place is not known yet.
+    fn new(at: Time, name: String, subject: String) -> Self {
+        let id = EventId { commit: JournalId(0), place: 0 };
+        Self { id, at, name, subject, queue: "".into(), attempt: 0, what: "".into(), detail: String::new() }
+    }
 }
 
 /// What a follower wants to hear of; all that is set must match.
@@ -104,11 +115,11 @@ pub struct Event {
 pub struct Wanted {
     pub job: Option<JobId>,
     pub queue: Option<String>,
-    /// Any of `job`, `worker`, `schedule`, `queue`; empty for all.
+    /// Any of [`KINDS`]; empty for all.
     pub kinds: Vec<String>,
 }
 
-const KINDS: [&str; 4] = ["job", "worker", "schedule", "queue"];
+const KINDS: [&str; 7] = ["job", "worker", "schedule", "queue", "supervision", "provider", "template"];
 
 impl Wanted {
     pub fn check(&self) -> Result<(), Invalid> {
@@ -247,25 +258,19 @@ impl Follower {
 
 fn events_of(commit: &Commit, queues: &IdMap<JobId, Arc<str>>) -> Vec<Event> {
     let mut events = Vec::new();
-    let mut push = |at: Time, name: String, subject: String, queue: Arc<str>, attempt: u32| {
-        let place = u32::try_from(events.len()).unwrap_or(u32::MAX);
-        events.push(Event { id: EventId { commit: commit.id, place }, at, name, subject, queue, attempt });
-    };
-    let none: Arc<str> = "".into();
     for change in &commit.changes {
         match change {
-            Change::Job { id, steps } => {
-                let queue = queues.get(id).unwrap_or(&none);
-                for step in steps {
-                    let name = format!("job.{}", step.state.name());
-                    push(step.at, name, id.to_string(), Arc::clone(queue), step.attempt);
-                }
-            }
-            Change::Worker { id, state, at, .. } => {
-                push(*at, format!("worker.{}", state.name()), id.to_string(), Arc::clone(&none), 0);
+            Change::Job { id, steps } => events.extend(steps.iter().map(|step| Event {
+                queue: queues.get(id).cloned().unwrap_or_default(),
+                attempt: step.attempt,
+                ..Event::new(step.at, format!("job.{}", step.state.name()), id.to_string())
+            })),
+            Change::Worker { id, state, at, why } => {
+                let event = Event::new(*at, format!("worker.{}", state.name()), id.to_string());
+                events.push(Event { detail: why.clone(), ..event });
             }
             Change::Schedule { id, what, at } => {
-                push(*at, format!("schedule.{}", schedule_word(*what)), id.to_string(), Arc::clone(&none), 0);
+                events.push(Event::new(*at, format!("schedule.{}", schedule_word(*what)), id.to_string()));
             }
             Change::Queue { name, what, at } => {
                 let word = match what {
@@ -273,15 +278,25 @@ fn events_of(commit: &Commit, queues: &IdMap<JobId, Arc<str>>) -> Vec<Event> {
                     QueueChange::Resumed => "resumed",
                     QueueChange::Configured => "configured",
                 };
-                push(*at, format!("queue.{word}"), name.to_string(), Arc::clone(&none), 0);
+                events.push(Event::new(*at, format!("queue.{word}"), name.to_string()));
             }
             Change::Provider { name, what, at } => {
-                push(*at, format!("provider.{}", provider_word(what)), name.to_string(), Arc::clone(&none), 0);
+                let event = Event::new(*at, format!("provider.{}", provider_word(what)), name.to_string());
+                events.push(Event { detail: provider_detail(what), ..event });
             }
             Change::Template { name, what, at } => {
-                push(*at, format!("template.{}", template_word(what)), name.to_string(), Arc::clone(&none), 0);
+                let event = Event::new(*at, format!("template.{}", template_word(what)), name.to_string());
+                events.push(Event { detail: template_detail(what).to_owned(), ..event });
             }
+            Change::Supervision { worker, news } => events.push(Event {
+                what: Arc::clone(&news.what),
+                detail: news.detail.clone(),
+                ..Event::new(news.at, format!("supervision.{}", news.event), worker.to_string())
+            }),
         }
+    }
+    for (place, event) in (0..).zip(&mut events) {
+        event.id = EventId { commit: commit.id, place };
     }
     events
 }
@@ -297,11 +312,34 @@ fn provider_word(what: &ProviderChange) -> &'static str {
     }
 }
 
+fn provider_detail(what: &ProviderChange) -> String {
+    match what {
+        ProviderChange::Health(health) => health.reason().to_owned(),
+        ProviderChange::Failed(failure) => format!("{}: {}", failure.class.name(), failure.message),
+        ProviderChange::Added | ProviderChange::Removed | ProviderChange::Enabled | ProviderChange::Disabled => {
+            String::new()
+        }
+    }
+}
+
+fn template_detail(what: &TemplateChange) -> &str {
+    match what {
+        TemplateChange::Crashed(why)
+        | TemplateChange::Hanging(why)
+        | TemplateChange::NotProducing(why)
+        | TemplateChange::FailedPermanent(why) => why,
+        TemplateChange::Put | TemplateChange::Removed | TemplateChange::Replaced | TemplateChange::Restarted => "",
+    }
+}
+
 fn template_word(what: &TemplateChange) -> &'static str {
     match what {
         TemplateChange::Put => "put",
         TemplateChange::Removed => "removed",
         TemplateChange::Replaced => "worker_replaced",
+        TemplateChange::Crashed(_) => "worker_crashed",
+        TemplateChange::Hanging(_) => "worker_hanging",
+        TemplateChange::NotProducing(_) => "worker_not_producing",
         TemplateChange::FailedPermanent(_) => "worker_failed_permanent",
         TemplateChange::Restarted => "restarted",
     }

@@ -10,6 +10,7 @@ mod context;
 mod dispatch;
 mod engine;
 mod events;
+pub mod fleet;
 #[doc(hidden)]
 pub mod fuzzing;
 mod grpc;

@@ -39,6 +39,8 @@ pub struct Addresses {
     pub grpc: Option<SocketAddr>,
     pub http: Option<SocketAddr>,
     pub socket: Option<PathBuf>,
+    /// For workers alone, in a folder of its own.
+    pub worker_socket: Option<PathBuf>,
     /// For both TCP addresses.
     pub tls: Option<Tls>,
     /// Others may listen in on what is not encrypted, and that is all right.
@@ -241,16 +243,32 @@ async fn shake_hands(acceptor: &TlsAcceptor, mut stream: TcpStream) -> io::Resul
     acceptor.accept(stream).await
 }
 
+/// A socket for workers, which may run as anybody: in a container that the folder of the socket is mounted into, the user is
+/// whoever the image says. What stands behind it serves workers alone, each with a credential of its own, and on this machine
+/// nobody but the owner gets past the data folder around it.
+pub fn worker_unix(path: &Path) -> Result<UnixListener, ListenError> {
+    let at = |source| ListenError::Io { at: path.display().to_string(), source };
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(at)?;
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o711)).map_err(at)?;
+    }
+    unix_with_mode(path, 0o666)
+}
+
 /// A socket that only its owner can open. The caller holds the lock of the folder, so a socket that is already there was
 /// left by a server that died.
 pub fn unix(path: &Path) -> Result<UnixListener, ListenError> {
+    unix_with_mode(path, 0o600)
+}
+
+fn unix_with_mode(path: &Path, mode: u32) -> Result<UnixListener, ListenError> {
     let bind = || -> io::Result<UnixListener> {
         if path.exists() {
             std::fs::remove_file(path)?;
         }
         let (short, _folder) = reachable(path)?;
         let listener = UnixListener::bind(short)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
         Ok(listener)
     };
     bind().map_err(|source| ListenError::Io { at: path.display().to_string(), source })

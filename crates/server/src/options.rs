@@ -1,6 +1,6 @@
 //! What can be set on a server.
 
-use crate::webhooks;
+use crate::{fleet, webhooks};
 use hodei_core::{brain, spec::Limits, time::Millis};
 
 #[derive(Clone, Debug)]
@@ -19,6 +19,7 @@ pub struct Options {
     /// How far back event streams can go.
     pub events_kept: Millis,
     pub webhooks: webhooks::Settings,
+    pub fleet: fleet::Settings,
 }
 
 impl Default for Options {
@@ -34,6 +35,7 @@ impl Default for Options {
             retention: None,
             events_kept: Millis::seconds(3600),
             webhooks: webhooks::Settings::default(),
+            fleet: fleet::Settings::default(),
         }
     }
 }
@@ -49,6 +51,7 @@ impl Options {
             lease: self.lease,
             lease_grace: self.lease_grace,
             window: self.window,
+            registration: self.fleet.registration,
             seed,
             ..brain::Config::default()
         }

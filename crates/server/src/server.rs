@@ -2,6 +2,7 @@
 
 use crate::{
     engine::{Engine, LoopEnd},
+    fleet::{self, Reach},
     grpc::{self, Door},
     http,
     listen::{self, Addresses, ConnectedPeer, Doorway, ListenError},
@@ -16,7 +17,7 @@ use hodei_store::{Store, StoreError};
 use std::{
     io,
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -69,7 +70,7 @@ pub struct Server {
     served: Arc<AtomicU64>,
     grpc: Option<SocketAddr>,
     http: Option<SocketAddr>,
-    socket: Option<PathBuf>,
+    sockets: Vec<PathBuf>,
     tls: Option<Tls>,
 }
 
@@ -89,7 +90,7 @@ impl Server {
         let served = Arc::new(AtomicU64::new(0));
         let services = grpc::services(&engine, closed.clone()).await?;
         let routes = |door: Door| grpc::behind(services.clone(), &engine, door, Arc::clone(&served));
-        let (inner, outer) = (routes(Door::Owner), routes(Door::Network));
+        let (inner, outer, for_workers) = (routes(Door::Owner), routes(Door::Network), routes(Door::Workers));
         let (insiders, inside) = mpsc::unbounded_channel();
         let open = |listener: Option<TcpListener>, protocols: &[&str]| {
             listener.map(|listener| Doorway::open(listener, at.tls.as_ref(), protocols)).transpose()
@@ -98,7 +99,7 @@ impl Server {
         let mut server = Self {
             grpc: grpc_doorway.as_ref().map(Doorway::address),
             http: http_doorway.as_ref().map(Doorway::address),
-            socket: at.socket.clone(),
+            sockets: at.socket.iter().chain(&at.worker_socket).cloned().collect(),
             tls: at.tls.clone(),
             tasks: JoinSet::new(),
             engine,
@@ -124,7 +125,28 @@ impl Server {
         if let Some(path) = &at.socket {
             server.serve(&inner, UnixListenerStream::new(listen::unix(path)?));
         }
+        if let Some(path) = &at.worker_socket {
+            server.serve(&for_workers, UnixListenerStream::new(listen::worker_unix(path)?));
+            let cluster = server.engine.shared().store.cluster().await?;
+            let reach = server.reach(path);
+            let fleet = fleet::run(server.engine.clone(), cluster, reach);
+            let mut closed = server.closing.subscribe();
+            server.tasks.spawn(async move {
+                tokio::select! {
+                    () = fleet => {}
+                    _ = closed.wait_for(|closed| *closed) => {}
+                }
+            });
+        }
         Ok(server)
+    }
+
+    /// How workers that are made for it reach it.
+    fn reach(&self, socket: &Path) -> Reach {
+        let authority =
+            self.tls.as_ref().and_then(|tls| tls.authority.as_ref()).map(|authority| authority.path.clone());
+        let advertise = self.engine.shared().options.fleet.advertise.as_deref();
+        Reach::of(advertise, self.grpc, self.tls.is_some(), authority, socket)
     }
 
     fn serve<S, IO>(&mut self, routes: &Routes, incoming: S)
@@ -221,7 +243,7 @@ impl Server {
         if tokio::time::timeout(LAST_CALLS, ended).await.is_err() {
             self.tasks.abort_all();
         }
-        if let Some(socket) = &self.socket {
+        for socket in &self.sockets {
             _ = std::fs::remove_file(socket);
         }
     }

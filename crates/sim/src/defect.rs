@@ -47,6 +47,9 @@ pub enum Defect {
     TaintIgnored,
     RoomOverlooked,
     RejectedWhenBusy,
+    UseForgotten,
+    RestartBudgetIgnored,
+    LeftoverIgnored,
 }
 
 impl Defect {
@@ -77,6 +80,9 @@ impl Defect {
             Defect::TaintIgnored => Some(InCore::TaintIgnored),
             Defect::RoomOverlooked => Some(InCore::RoomOverlooked),
             Defect::RejectedWhenBusy => Some(InCore::RejectedWhenBusy),
+            Defect::UseForgotten => Some(InCore::UseForgotten),
+            Defect::RestartBudgetIgnored => Some(InCore::RestartBudgetIgnored),
+            Defect::LeftoverIgnored => Some(InCore::LeftoverIgnored),
             Defect::EffectBeforeCommit
             | Defect::LogAckBeforeCommit
             | Defect::CommitNotRepeated

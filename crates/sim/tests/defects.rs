@@ -68,6 +68,9 @@ found! {
     a_taint_that_keeps_nothing_off: TaintIgnored breaks SlotsAndLimits;
     room_that_is_overlooked: RoomOverlooked breaks EveryWaitHasAReason | StrictOrder;
     a_job_that_is_rejected_while_it_waits: RejectedWhenBusy breaks RejectedOnlyWhenHopeless;
+    a_use_that_is_forgotten: UseForgotten breaks OneJobAWorker;
+    a_restart_beyond_the_budget: RestartBudgetIgnored breaks RestartBudget;
+    a_leftover_that_is_ignored: LeftoverIgnored breaks NoWorkerLeaked;
 }
 
 /// A failure is told in few words: what was planned, and what then happened to the job.

@@ -51,6 +51,7 @@ macro_rules! for_each_check {
             large_commits
             links_come_and_go
             queues_and_schedules_come_and_go
+            the_fleet_comes_and_goes
             data_and_input_replace_only_themselves
             counts_are_kept_by_differences
             dead_letters_are_counted_by_group

@@ -23,11 +23,14 @@ use hodei_core::{
     id::{DeliveryId, ExecutionId, JobId, ScheduleId},
     job::{ClassId, Job},
     journal::{Change, JournalId},
+    placement::SchedulerSettings,
     protocol::LogChunk,
+    provider::ProviderRecord,
     queue::QueueRecord,
     schedule::ScheduleRecord,
     spec::Priority,
     state::{FailureKind, StateKind},
+    template::WorkerTemplate,
     time::Time,
     token::WorkerToken,
     webhook::Delivery,
@@ -99,6 +102,18 @@ pub trait Store: Send + Sync + 'static {
 
     /// All schedules, with the payloads of the jobs that they make.
     fn schedules(&self) -> Answer<'_, Vec<(ScheduleRecord, Vec<u8>)>>;
+
+    /// In the order of their names.
+    fn providers(&self) -> Answer<'_, Vec<ProviderRecord>>;
+
+    /// In the order of their names.
+    fn templates(&self) -> Answer<'_, Vec<WorkerTemplate>>;
+
+    /// Names this database among all: what is made elsewhere on its behalf is marked with it.
+    fn cluster(&self) -> Answer<'_, String>;
+
+    /// None while nobody has changed anything.
+    fn scheduler(&self) -> Answer<'_, Option<SchedulerSettings>>;
 
     /// Newest first, those that failed before `before`. Bounded like `list`.
     fn dead_letters(

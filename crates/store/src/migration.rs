@@ -43,6 +43,12 @@ pub const ALL: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite/0003_tasks.sql"),
         postgres: include_str!("../migrations/postgres/0003_tasks.sql"),
     },
+    Migration {
+        version: 4,
+        name: "fleet",
+        sqlite: include_str!("../migrations/sqlite/0004_fleet.sql"),
+        postgres: include_str!("../migrations/postgres/0004_fleet.sql"),
+    },
 ];
 
 /// What is left to do for a database at version `applied` (0 for an empty one).

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stderr, reason = "a command line tool reports its steps and failures on stderr")]
 
+mod agent;
 mod bench;
 mod chaos;
 mod fuzz;
@@ -30,8 +31,12 @@ struct Cli {
 enum Chore {
     /// Check format, lints and tidiness, start what the tests need, run them all
     Test(test::Args),
+    /// Start what the tests need and run a command with it, such as `cargo test -p hodei-provider`
+    With(test::WithArgs),
     /// Check what the compiler does not: dead files, unused dependencies, layering, leftovers
     Tidy,
+    /// Build the program so that it runs in every image, in target/static
+    Static(agent::Args),
     /// Measure Hodei on both stores, beside the limits of this machine and, if asked, its peers
     Bench(bench::Args),
     /// Hold a running server to the document of its REST API
@@ -48,7 +53,9 @@ fn main() -> ExitCode {
     let root = workspace_root();
     let done = match Cli::parse().chore {
         Chore::Test(args) => test::run(&root, &args),
+        Chore::With(args) => test::with(&root, &args),
         Chore::Tidy => tidy::run(&root),
+        Chore::Static(args) => agent::run(&root, &args),
         Chore::Bench(args) => bench::run(&root, &args),
         Chore::Rest => python::env(&root).and_then(|python| rest::in_tests(&root, &python)),
         Chore::Sim(args) => sim::run(&root, &args),

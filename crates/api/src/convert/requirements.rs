@@ -7,6 +7,7 @@ use hodei_core::{
         Capability, Constraints, Expression, Isolation, Operator, Requirements, Taint, TaintEffect, Toleration,
     },
     spec::Invalid,
+    supervise::Sla,
 };
 use prost::Message;
 use std::{
@@ -125,6 +126,15 @@ pub fn isolation_from_wire(field: &str, value: &str) -> Result<Isolation, Invali
 
 pub fn isolation_to_wire(isolation: Isolation) -> String {
     if isolation == Isolation::default() { String::new() } else { isolation.name().to_owned() }
+}
+
+/// The default when it is empty.
+pub fn sla_from_wire(field: &str, value: &str) -> Result<Sla, Invalid> {
+    if value.is_empty() {
+        Ok(Sla::default())
+    } else {
+        Sla::parse(value).map_err(|error| Invalid::new(field, error.to_string()))
+    }
 }
 
 pub fn capabilities_from_wire(field: &str, wire: Vec<v1::Capability>) -> Result<Vec<Capability>, Invalid> {

@@ -38,7 +38,10 @@ pub async fn run(client: &mut Client, args: EventsArgs, json: bool) -> Result<u8
 fn line(event: &v1::Event) -> String {
     let queue = if event.queue.is_empty() { String::new() } else { format!("  queue {}", event.queue) };
     let run = if event.attempt == 0 { String::new() } else { format!("  run {}", event.attempt) };
-    format!("{}  {:<18} {}{queue}{run}", output::timestamp(event.at_ms), event.r#type, event.subject)
+    let what = if event.what.is_empty() { String::new() } else { format!("  handler {}", event.what) };
+    let detail = if event.detail.is_empty() { String::new() } else { format!("  {}", event.detail) };
+    let (at, name) = (output::timestamp(event.at_ms), &event.r#type);
+    format!("{at}  {name:<18} {}{queue}{run}{what}{detail}", event.subject)
 }
 
 fn event_json(event: &v1::Event) -> serde_json::Value {
@@ -49,5 +52,7 @@ fn event_json(event: &v1::Event) -> serde_json::Value {
         "subject": event.subject,
         "queue": (!event.queue.is_empty()).then_some(&event.queue),
         "attempt": (event.attempt > 0).then_some(event.attempt),
+        "what": (!event.what.is_empty()).then_some(&event.what),
+        "detail": (!event.detail.is_empty()).then_some(&event.detail),
     })
 }

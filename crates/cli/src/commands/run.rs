@@ -14,6 +14,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// How long a job may wait before it is said why.
 const WONDER: Duration = Duration::from_secs(2);
+/// Between two looks whether the reason has changed.
+const WONDER_AGAIN: Duration = Duration::from_secs(1);
 
 pub async fn run(mut client: Client, args: RunArgs, json: bool) -> Result<u8> {
     let attempts = (!args.detach).then_some(1);
@@ -92,13 +94,22 @@ async fn cancel_on_signal(mut signals: Signals, client: Client, id: String) {
     std::process::exit(exit::CANCELLED.into());
 }
 
-/// A job that does not start at once leaves people wondering.
+/// A job that does not start at once leaves people wondering: says why, and again whenever the reason is another, until it
+/// runs.
 async fn say_why_it_waits(client: Client, id: String) {
-    tokio::time::sleep(WONDER).await;
-    if let Ok(answer) = client.jobs().get_job(v1::GetJobRequest { job_id: id }).await
-        && let Some(job) = answer.into_inner().job
-        && !job.waiting_reason.is_empty()
-    {
-        output::note(&format!("hodei: the job waits: {}", job.waiting_reason));
+    let mut said = String::new();
+    let mut wait = WONDER;
+    loop {
+        tokio::time::sleep(wait).await;
+        wait = WONDER_AGAIN;
+        let answer = client.jobs().get_job(v1::GetJobRequest { job_id: id.clone() }).await;
+        let Some(job) = answer.ok().and_then(|answer| answer.into_inner().job) else { continue };
+        if job.state() == v1::JobState::Running {
+            return;
+        }
+        if !job.waiting_reason.is_empty() && job.waiting_reason != said {
+            output::note(&format!("hodei: the job waits: {}", job.waiting_reason));
+            said = job.waiting_reason;
+        }
     }
 }

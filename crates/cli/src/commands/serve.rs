@@ -3,7 +3,7 @@
 use crate::{
     args::{Common, ServerArgs, TraitArgs, UpArgs},
     client::SOCKET,
-    commands::{webhook, worker},
+    commands::{fleet, webhook, worker},
     config::{Config, Handler},
     exit,
     folder::{Folder, Holder},
@@ -35,6 +35,10 @@ use tower::service_fn;
 use tracing_subscriber::EnvFilter;
 
 const DATABASE: &str = "hodei.db";
+/// For workers alone. Its folder is what a container sees of the data folder.
+const WORKER_SOCKET: &str = "door/hodei.sock";
+/// What is kept of workers that are processes of this machine.
+const FLEET: &str = "fleet";
 /// How long jobs may take to end when the process is stopped.
 const GIVING_BACK: Duration = Duration::from_secs(30);
 const SHORTEST_LEASE: Millis = Millis(200);
@@ -42,9 +46,16 @@ const SMALLEST_WINDOW: usize = 16;
 /// How often the background server looks whether it is still needed.
 const IDLE_CHECK: Duration = Duration::from_secs(1);
 
+/// What the client of Docker engines writes of its requests in detail has the tokens of workers in it.
+const NO_TOKENS: &str = "bollard=info";
+
 /// What happens inside goes to standard error; HODEI_LOG chooses how much.
 pub fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("HODEI_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = match NO_TOKENS.parse() {
+        Ok(directive) => filter.add_directive(directive),
+        Err(_) => filter,
+    };
     let ansi = io::IsTerminal::is_terminal(&io::stderr());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Unhindered).with_ansi(ansi).init();
 }
@@ -67,6 +78,7 @@ pub async fn server(common: &Common, config: &Config, args: ServerArgs) -> Resul
     log_to_stderr();
     let folder = take_folder(common, config, &args, false)?.ok_or_else(|| taken(common, config))?;
     let mut server = start(config, &folder, &args, true).await?;
+    fleet::put(config, insider(server.insider())).await?;
     announce(&server, &folder);
     explain_tokens(&folder);
     let failure = server.failure();
@@ -88,6 +100,7 @@ pub async fn up(common: &Common, config: &Config, args: UpArgs) -> Result<u8> {
         None => return Err(taken(common, config)),
     };
     let mut server = start(config, &folder, &args.server, !args.background).await?;
+    fleet::put(config, insider(server.insider())).await?;
     let (wish, wishes) = watch::channel(Wish::Work);
     let mut worker = start_worker(&server, config, &folder, &args.traits, &args.handler, wishes).await?;
     if !args.background {
@@ -149,6 +162,11 @@ async fn start(config: &Config, folder: &Folder, args: &ServerArgs, tcp: bool) -
         retention: settings.retention,
         events_kept: settings.events_kept,
         webhooks: webhook::settings(&config.webhooks, &folder.path)?,
+        fleet: hodei_server::fleet::Settings {
+            folder: Some(folder.path.join(FLEET)),
+            registration: config.fleet.registration_timeout,
+            advertise: Some(config.fleet.advertise.clone()).filter(|url| !url.is_empty()),
+        },
     };
     if options.lease < SHORTEST_LEASE {
         bail!("the lease must be at least {}ms, or workers could not keep it", SHORTEST_LEASE.0);
@@ -160,6 +178,7 @@ async fn start(config: &Config, folder: &Folder, args: &ServerArgs, tcp: bool) -
         grpc: tcp.then(|| args.grpc.unwrap_or(settings.grpc)),
         http: tcp.then(|| args.http.unwrap_or(settings.http)),
         socket: Some(folder.path.join(SOCKET)),
+        worker_socket: Some(folder.path.join(WORKER_SOCKET)),
         tls: if tcp { tls(config, folder, args)? } else { None },
         insecure: args.insecure || settings.insecure,
     };

@@ -10,6 +10,7 @@ use crate::{
 use anyhow::{Result, bail};
 use futures::future::FutureExt;
 use hodei_api::v1;
+use hodei_core::time::Millis;
 use hodei_worker::{AgentOptions, Capacity, Connect, LinkError, Processes, WorkerInfo, guardian::GuardianCommand};
 use rustix::{
     fs::statvfs,
@@ -74,7 +75,11 @@ pub fn agent(
         spool_bytes: usize::try_from(config.worker.spool.max(SMALLEST_SPOOL))
             .unwrap_or(usize::MAX)
             .min(tokio::sync::Semaphore::MAX_PERMITS),
-        processes: Some(Processes { pids_limit: config.worker.pids_limit, guardian: GuardianCommand::default() }),
+        processes: Some(Processes {
+            pids_limit: config.worker.pids_limit,
+            pass_environment: traits.pass_environment,
+            guardian: GuardianCommand::default(),
+        }),
         handlers: handlers(config.handler.iter().chain(more))?,
     })
 }
@@ -112,6 +117,7 @@ fn described(config: &config::Worker, traits: &TraitArgs) -> WorkerInfo {
         zone: text(&traits.zone, &config.zone),
         isolation: traits.isolation.unwrap_or(config.isolation),
         image: text(&traits.image, &config.image),
+        sla: traits.sla.unwrap_or_default(),
         ..WorkerInfo::default()
     }
 }
@@ -127,7 +133,7 @@ pub async fn list(client: &mut Client, json: bool) -> Result<u8> {
     Ok(exit::OK)
 }
 
-const COLUMNS: [output::Column; 11] = [
+const COLUMNS: [output::Column; 14] = [
     ("ID", 0),
     ("NAME", 1),
     ("STATE", 0),
@@ -139,6 +145,9 @@ const COLUMNS: [output::Column; 11] = [
     ("LABELS", 8),
     ("TAINTS", 6),
     ("RUNS", 9),
+    ("HANDLERS", 10),
+    ("POOL", 6),
+    ("LEAVES BECAUSE", 7),
 ];
 
 fn row(worker: &v1::Worker) -> Vec<String> {
@@ -146,6 +155,7 @@ fn row(worker: &v1::Worker) -> Vec<String> {
     let free = worker.free.unwrap_or_default();
     let processes = (!info.tasks_only).then(|| "processes".to_owned());
     let offer = processes.into_iter().chain(info.task_types).collect::<Vec<_>>().join(", ");
+    let handlers = info.handlers.iter().map(handler).collect::<Vec<_>>().join(", ");
     vec![
         worker.id.clone(),
         info.name,
@@ -158,7 +168,19 @@ fn row(worker: &v1::Worker) -> Vec<String> {
         pairs(&info.labels),
         info.taints.iter().map(taint).collect::<Vec<_>>().join(", "),
         offer,
+        handlers,
+        match worker.provider.as_str() {
+            "" => String::new(),
+            provider => format!("{} ({provider})", worker.template),
+        },
+        worker.drain_reason.clone(),
     ]
+}
+
+/// A handler with processes of its own.
+fn handler(handler: &v1::HandlerInfo) -> String {
+    let state = if handler.given_up { ", given up" } else { "" };
+    format!("{} ({}{state})", handler.name, handler.sla)
 }
 
 fn pairs(labels: &HashMap<String, String>) -> String {
@@ -197,6 +219,9 @@ fn worker_json(worker: &v1::Worker) -> Value {
         "capacity": capacity(info.capacity.unwrap_or_default()),
         "task_types": info.task_types,
         "tasks_only": info.tasks_only,
+        "handlers": info.handlers.iter().map(|handler| {
+            json!({ "name": handler.name, "sla": handler.sla, "given_up": handler.given_up })
+        }).collect::<Vec<_>>(),
         "labels": info.labels,
         "taints": taints,
         "capabilities": capabilities,
@@ -205,15 +230,41 @@ fn worker_json(worker: &v1::Worker) -> Value {
         "image": (!info.image.is_empty()).then_some(info.image),
         "free": capacity(worker.free.unwrap_or_default()),
         "registered_at": output::timestamp(worker.registered_at_ms),
+        "provider": (!worker.provider.is_empty()).then_some(&worker.provider),
+        "template": (!worker.template.is_empty()).then_some(&worker.template),
+        "drain_reason": (!worker.drain_reason.is_empty()).then_some(&worker.drain_reason),
     })
 }
 
-pub async fn drain(client: &mut Client, id: String, json: bool) -> Result<u8> {
-    let request = v1::DrainWorkerRequest { worker_id: id.clone(), ..v1::DrainWorkerRequest::default() };
+pub async fn drain(
+    client: &mut Client,
+    id: String,
+    deadline: Option<Millis>,
+    reason: String,
+    json: bool,
+) -> Result<u8> {
+    let deadline_ms = deadline.map_or(0, |length| i64::try_from(length.0.max(1)).unwrap_or(i64::MAX));
+    let request = v1::DrainWorkerRequest { worker_id: id.clone(), reason, deadline_ms };
     client.admin().drain_worker(request).await.map_err(|status| explain(&status))?;
+    match (json, deadline) {
+        (true, _) => output::print_json(&json!({ "worker_id": id, "state": "draining" })),
+        (false, None) => output::println("draining: it finishes what it runs, takes nothing new, and leaves"),
+        (false, Some(_)) => {
+            let within = output::span(deadline_ms);
+            output::println(&format!(
+                "draining: it takes nothing new and leaves; what still runs after {within} is given back"
+            ));
+        }
+    }
+    Ok(exit::OK)
+}
+
+pub async fn restart(client: &mut Client, id: String, handler: String, json: bool) -> Result<u8> {
+    let request = v1::RestartHandlerRequest { worker_id: id.clone(), handler: handler.clone() };
+    client.admin().restart_handler(request).await.map_err(|status| explain(&status))?;
     match json {
-        true => output::print_json(&json!({ "worker_id": id, "state": "draining" })),
-        false => output::println("draining: it finishes what it runs, takes nothing new, and leaves"),
+        true => output::print_json(&json!({ "worker_id": id, "handler": handler, "state": "restarting" })),
+        false => output::println("restarting: 'hodei events --kind supervision' tells how it goes"),
     }
     Ok(exit::OK)
 }

@@ -7,8 +7,9 @@ use hodei_api::v1::{
     dead_letter_service_client::DeadLetterServiceClient as DeadLetters,
     event_service_client::EventServiceClient as Events,
     job_execution_service_client::JobExecutionServiceClient as Jobs,
-    log_stream_service_client::LogStreamServiceClient as Logs, queue_service_client::QueueServiceClient as Queues,
-    webhook_service_client::WebhookServiceClient as Webhooks,
+    log_stream_service_client::LogStreamServiceClient as Logs,
+    provider_management_service_client::ProviderManagementServiceClient as Providers,
+    queue_service_client::QueueServiceClient as Queues, webhook_service_client::WebhookServiceClient as Webhooks,
     worker_admin_service_client::WorkerAdminServiceClient as Admin,
     worker_agent_service_client::WorkerAgentServiceClient as Agents,
 };
@@ -80,6 +81,20 @@ impl Client {
 
     pub fn webhooks(&self) -> Webhooks<Authorized> {
         Webhooks::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub fn providers(&self) -> Providers<Authorized> {
+        Providers::new(self.channel.clone())
+    }
+
+    pub async fn provider(&self, name: &str) -> v1::Provider {
+        let request = v1::GetProviderRequest { name: name.to_owned() };
+        self.providers().get_provider(request).await.expect("a provider").into_inner()
+    }
+
+    pub async fn template(&self, name: &str) -> v1::Template {
+        let request = v1::GetTemplateRequest { name: name.to_owned() };
+        self.providers().get_template(request).await.expect("a template").into_inner()
     }
 
     pub fn admin(&self) -> Admin<Authorized> {

@@ -59,6 +59,13 @@ impl Cluster {
         Self::at(home, "up", &["--config", path.to_str().expect("UTF-8")]).await
     }
 
+    /// A server with this configuration and no worker.
+    pub async fn with_config(config: &str) -> Self {
+        let home = Home::new();
+        let path = home.write("config.toml", config);
+        Self::at(home, "server", &["--config", path.to_str().expect("UTF-8")]).await
+    }
+
     async fn of(command: &str, flags: &[&str]) -> Self {
         Self::at(Home::new(), command, flags).await
     }

@@ -107,9 +107,14 @@ impl Home {
 
     /// The processes whose command line names this folder, such as background servers.
     pub fn servers(&self) -> Vec<Pid> {
+        self.named_in("cmdline")
+    }
+
+    /// The processes whose command line, or whose environment, names this folder.
+    fn named_in(&self, file: &str) -> Vec<Pid> {
         let folder = self.folder.path().to_str().expect("UTF-8").as_bytes().to_vec();
         let names_it = |pid: &Pid| {
-            let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+            let line = fs::read(format!("/proc/{}/{file}", pid.as_raw_nonzero())).unwrap_or_default();
             line.windows(folder.len()).any(|part| part == folder)
         };
         processes().into_iter().filter(|pid| names_it(pid)).collect()
@@ -134,7 +139,8 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        for pid in self.servers() {
+        // Workers that a server made outlive it, and their folder is only in their environment.
+        for pid in self.servers().into_iter().chain(self.named_in("environ")) {
             _ = kill_process(pid, Signal::KILL);
         }
         if std::thread::panicking() {

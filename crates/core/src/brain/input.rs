@@ -3,9 +3,10 @@
 use crate::{
     id::{ExecutionId, JobId, ScheduleId, WorkerId},
     job::{ClassId, Job, Progress},
+    journal::Supervision,
     placement::SchedulerSettings,
     protocol::{Finished, Hello, StopReason},
-    provider::{Instance, ProviderCapabilities, ProviderFailure, ProviderHealth, ProviderRecord},
+    provider::{Instance, InstanceState, ProviderCapabilities, ProviderFailure, ProviderHealth, ProviderRecord},
     queue::{QueueRecord, QueueSettings},
     schedule::ScheduleRecord,
     spec::{JobSpec, Priority},
@@ -95,6 +96,11 @@ pub enum Input {
         instances: Vec<Instance>,
         asked: Elapsed,
     },
+    /// What became of [`Effect::Inspect`]: none when its provider has no such worker.
+    Inspected {
+        worker: WorkerId,
+        state: Option<InstanceState>,
+    },
     /// What became of [`Effect::Create`].
     Created {
         worker: WorkerId,
@@ -148,6 +154,23 @@ pub enum Input {
     Unregister {
         caller: Caller,
         worker: WorkerId,
+    },
+    /// The worker is something else from now on.
+    Describe {
+        worker: WorkerId,
+        connection: Connection,
+        info: Box<WorkerInfo>,
+    },
+    /// Word of what a worker watches over.
+    Supervised {
+        worker: WorkerId,
+        news: Supervision,
+    },
+    /// A person wants the processes of a worker's handler started anew.
+    RestartHandler {
+        caller: Caller,
+        worker: WorkerId,
+        handler: String,
     },
     /// Answers [`Effect::ReadReady`].
     Ready {
@@ -293,6 +316,8 @@ pub enum Effect {
         worker: WorkerId,
         connection: Connection,
         verdicts: Vec<Bound>,
+        /// How often it must show that it lives, where its SLA says so.
+        heartbeat: Option<Millis>,
     },
     Run {
         worker: WorkerId,
@@ -326,12 +351,22 @@ pub enum Effect {
         worker: WorkerId,
         origin: Box<Origin>,
     },
+    /// Is it still there? Its stream broke.
+    Inspect {
+        worker: WorkerId,
+        provider: Arc<str>,
+    },
     /// The provider is to remove this worker, and to say before what it printed if `output`. To remove one that is not
     /// there changes nothing.
     Destroy {
         worker: WorkerId,
         provider: Arc<str>,
         output: bool,
+    },
+    RestartHandler {
+        worker: WorkerId,
+        connection: Connection,
+        handler: String,
     },
     Close {
         worker: WorkerId,
@@ -403,6 +438,10 @@ pub enum Refusal {
     NoSuchJob(JobId),
     #[error("there is no worker {0}")]
     NoSuchWorker(WorkerId),
+    #[error("worker {0} is not connected")]
+    NotConnected(WorkerId),
+    #[error("worker {0} has no handler '{1}' with processes of its own")]
+    NoSuchHandler(WorkerId, String),
     #[error(transparent)]
     Illegal(#[from] IllegalEvent),
     #[error(transparent)]

@@ -22,6 +22,7 @@ mod provisioning;
 mod queues;
 mod ready;
 mod schedules;
+mod standing;
 mod timers;
 mod workers;
 
@@ -66,6 +67,7 @@ use provisioning::Provisioning;
 use queues::Queues;
 use ready::Ready;
 use schedules::Schedules;
+use standing::Standing;
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
@@ -85,6 +87,8 @@ pub struct Config {
     pub window: usize,
     /// How many classes may have waiting jobs at one time.
     pub class_limit: usize,
+    /// How long a worker that was made may take to register.
+    pub registration: Millis,
     /// Decides the jitter of retries.
     pub seed: u64,
 }
@@ -97,6 +101,7 @@ impl Default for Config {
             loss_limit: 3,
             window: 8192,
             class_limit: 100_000,
+            registration: Millis::seconds(60),
             seed: 0,
         }
     }
@@ -147,6 +152,8 @@ pub struct Brain {
     dirty_jobs: Vec<JobId>,
     dirty_workers: BTreeSet<WorkerId>,
     gone_workers: Vec<WorkerRecord>,
+    /// What people have been told of workers, and whom there may be news of.
+    standing: Standing,
     dirty_tokens: BTreeSet<Hash>,
     /// Workers whose histories changed and are not to be written just yet, and when they are.
     changed_histories: BTreeSet<WorkerId>,
@@ -239,6 +246,7 @@ impl Brain {
             dirty_jobs: Vec::new(),
             dirty_workers: BTreeSet::new(),
             gone_workers: Vec::new(),
+            standing: Standing::default(),
             dirty_tokens: BTreeSet::new(),
             changed_histories: BTreeSet::new(),
             write_histories_at: now.elapsed,
@@ -256,6 +264,7 @@ impl Brain {
         // All of what was left at the last commit: what the wall clock did since then says nothing.
         let parked = parked.map_or(Millis::ZERO, |until| until - loaded.last);
         brain.parked = parked > Millis::ZERO;
+        brain.take_back_made(&loaded.workers);
         for record in loaded.workers {
             let id = record.id;
             brain.fleet.add(record, now.elapsed + brain.config.lease);
@@ -280,6 +289,7 @@ impl Brain {
                 brain.go_on_telling(mark, job);
             }
         }
+        brain.standing = Standing::of(&brain.fleet);
         for (class, priority) in loaded.lanes {
             let wanted = brain.ready.expect(class, priority);
             brain.read_ready(wanted);
@@ -339,7 +349,11 @@ impl Brain {
             StateKind::Pending => !self.queues.is_paused(&job.queue),
             kind => !kind.is_finished(),
         };
-        !self.reads.none_open() || self.schedules.any_runs() || self.jobs.values().any(|entry| moves(&entry.job))
+        let promised = self.provisioning.has_work();
+        promised
+            || !self.reads.none_open()
+            || self.schedules.any_runs()
+            || self.jobs.values().any(|entry| moves(&entry.job))
     }
 
     /// Why a job is not running, in words.
@@ -353,7 +367,8 @@ impl Brain {
             State::Scheduled { .. } => "its worker has not started it yet".into(),
             State::Pending { .. } => {
                 let no_worker = || self.fleet.why_wait(&Needs::of(job));
-                self.why_held(&job.queue, job.concurrency()).unwrap_or_else(no_worker)
+                let held = self.why_held(&job.queue, job.concurrency());
+                held.or_else(|| self.why_unmade(job)).unwrap_or_else(no_worker)
             }
             _ => String::new(),
         }
@@ -365,7 +380,8 @@ impl Brain {
         let lease = expiry.map(|at| at.min(self.elapsed + LEASE_WATCH));
         let order = self.queues.next_wake().into_iter().chain(self.ready.next_rise());
         let due = self.timers.next().into_iter().chain(order).chain(self.schedules.next()).min();
-        (due, lease.into_iter().chain(self.placements.next_wake()).min())
+        let others = self.placements.next_wake().into_iter().chain(self.provisioning.next_wake());
+        (due, lease.into_iter().chain(others).min())
     }
 
     // ---- the turn -----------------------------------------------------------------------------------------------
@@ -375,6 +391,7 @@ impl Brain {
         let gap = now.elapsed - self.elapsed;
         if gap > STALL {
             self.fleet.extend_leases(gap);
+            self.forgive(gap);
         }
         self.now = self.now.max(now.wall);
         self.elapsed = self.elapsed.max(now.elapsed);
@@ -431,6 +448,7 @@ impl Brain {
                 self.provider_seen(&provider, health, capabilities);
             }
             Input::ProviderHas { provider, instances, asked } => self.provider_has(&provider, &instances, asked),
+            Input::Inspected { worker, state } => self.inspected(worker, state),
             Input::Created { worker, outcome } => self.created(worker, outcome),
             Input::Destroyed { worker, outcome, output } => self.destroyed(worker, outcome, &output),
             Input::CreateToken { caller, token } => {
@@ -452,12 +470,19 @@ impl Brain {
             }
             Input::Pause { caller, worker } => {
                 let known = self.fleet.update(worker, |worker| worker.paused = true);
+                self.watch_worker(worker, "");
                 if let Some(caller) = caller {
                     self.answer(caller, known.map(|()| Answer::Done).ok_or(Refusal::NoSuchWorker(worker)));
                 }
             }
             Input::Unregister { caller, worker } => {
                 let answer = self.unregister(worker);
+                self.answer(caller, answer);
+            }
+            Input::Describe { worker, connection, info } => self.describe(worker, connection, *info),
+            Input::Supervised { worker, news } => self.supervised(worker, news),
+            Input::RestartHandler { caller, worker, handler } => {
+                let answer = self.restart_handler(worker, handler);
                 self.answer(caller, answer);
             }
             Input::Ready { class, priority, limit, jobs } => self.take_ready(class, priority, limit, &jobs),
@@ -485,6 +510,8 @@ impl Brain {
         self.ready.clock(self.now);
         self.open_rates();
         self.place();
+        self.provision();
+        self.tell_standing();
         self.write_histories();
         self.ask_for_more();
         (self.take_batch(), std::mem::take(&mut self.effects))
@@ -633,6 +660,7 @@ impl Brain {
     }
 
     fn touch(&mut self, class: ClassId) {
+        self.provisioning.stir();
         if self.touched.last() != Some(&class) {
             self.touched.push(class);
         }
@@ -709,6 +737,7 @@ impl Brain {
         if let Some(current) = self.jobs.get_mut(&id).and_then(|entry| entry.job.current_mut()) {
             current.started_at = Some(at);
         }
+        self.note_begun(id, execution);
         Ok(())
     }
 
@@ -734,6 +763,7 @@ impl Brain {
             if !planted(Defect::SlotNotReleased) {
                 self.fleet.update(run.worker, |worker| worker.release(run.execution, &needs));
             }
+            self.note_freed(run.worker, run.execution);
         }
         Ok(())
     }

@@ -46,6 +46,7 @@ impl Brain {
         entry.job.begin(Execution::new(Run { execution, worker }, attempt, self.now));
         self.executions.insert(execution, id);
         self.fleet.give(worker, execution, &needs);
+        self.note_taken(worker, execution);
         self.send_run(id);
         true
     }
@@ -99,7 +100,7 @@ impl Brain {
         if planted(Defect::RejectedWhenBusy) {
             return self.fleet.pick(&needs).is_none();
         }
-        !self.fleet.could_run(&needs) && self.could_provision(&needs).is_none()
+        !self.fleet.could_run(&needs) && !self.could_ever_provision(&needs)
     }
 
     fn why_hopeless(&self, id: JobId) -> String {
@@ -109,9 +110,10 @@ impl Brain {
 
     /// Fails a waiting job that no worker will be given.
     pub(super) fn reject(&mut self, id: JobId, failure: Failure) {
-        if let Some(entry) = self.jobs.get_mut(&id) {
-            entry.job.extra_mut().rejected = Some(failure);
-        }
+        let Some(entry) = self.jobs.get_mut(&id).filter(|entry| entry.job.state.kind() == StateKind::Pending) else {
+            return;
+        };
+        entry.job.extra_mut().rejected = Some(failure);
         self.fire(id, &Event::Reject);
     }
 
@@ -163,12 +165,15 @@ impl Brain {
         let why = self.fleet.why_wait(needs);
         let closed = self.scheduler().fleet == FleetPolicy::Closed;
         match self.could_provision(needs) {
-            Some((provider, template)) => {
+            Ok((provider, template)) => {
                 let reason = format!("{why}; {provider} makes one from the template {template}");
                 (Choice::Provision { provider, template }, reason)
             }
-            None if closed && !self.fleet.can_run(needs) => (Choice::Reject, format!("the fleet is closed and {why}")),
-            None => (Choice::Enqueue, why),
+            Err(_) if closed && !self.fleet.can_run(needs) && !self.could_ever_provision(needs) => {
+                (Choice::Reject, format!("the fleet is closed and {why}"))
+            }
+            Err(unmade) if self.makes_workers() => (Choice::Enqueue, format!("{why}, and none is made: {unmade}")),
+            Err(_) => (Choice::Enqueue, why),
         }
     }
 

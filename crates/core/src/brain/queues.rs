@@ -140,6 +140,10 @@ impl Queues {
     }
 
     /// Whether as many jobs with this key are with workers as may be.
+    fn with_key(&self, key: &str) -> u32 {
+        self.keys.get(key).copied().unwrap_or(0)
+    }
+
     pub fn is_full(&self, key: &Concurrency) -> bool {
         self.keys.get(&key.key).is_some_and(|active| *active >= key.limit)
     }
@@ -359,6 +363,16 @@ impl Brain {
             format!("{limit} jobs with the concurrency key '{key}' may be with workers at one time, and are")
         };
         by_queue.or_else(|| full().map(by_key))
+    }
+
+    /// How many more jobs of a queue and key may be with workers at one time.
+    pub(super) fn allowance(&self, queue: &str, key: Option<&Concurrency>) -> u32 {
+        let of_queue = self.queues.get(queue).and_then(|queue| {
+            let limit = queue.record.as_ref()?.settings.concurrency?;
+            Some(limit.saturating_sub(queue.active))
+        });
+        let of_key = key.map(|Concurrency { key, limit }| limit.saturating_sub(self.queues.with_key(key)));
+        of_queue.into_iter().chain(of_key).min().unwrap_or(u32::MAX)
     }
 
     /// Whether jobs of these queues can be taken.

@@ -184,6 +184,13 @@ impl Ready {
         self.heads.range((from, Unbounded)).next().copied()
     }
 
+    /// How many jobs of a class wait in memory.
+    pub fn waiting(&self, class: ClassId) -> u32 {
+        let lines =
+            self.classes.get(&class).map(|class| class.lines.iter().map(|line| line.window.len()).sum::<usize>());
+        u32::try_from(lines.unwrap_or(0)).unwrap_or(u32::MAX)
+    }
+
     /// Says that the store has jobs of this line that have not been read. Used at start.
     pub fn expect(&mut self, class: ClassId, priority: Priority) -> Wanted {
         let line = &mut self.classes.entry(class).or_default().lines[priority as usize];

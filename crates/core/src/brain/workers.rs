@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    journal::Change,
-    worker::{Drain, WorkerState},
+    journal::{Change, Supervision},
+    worker::{Drain, WorkerInfo, WorkerState},
 };
 
 impl Brain {
@@ -12,6 +12,9 @@ impl Brain {
         token.redeem(request.worker, request.key, self.now)?;
         let id = token.worker;
         self.dirty_tokens.insert(request.token);
+        if self.fleet.get(id).is_some_and(|worker| worker.record.phase == Phase::Terminating) {
+            return Err(Refusal::NoSuchWorker(id));
+        }
         let record = WorkerRecord {
             id,
             info: request.info,
@@ -32,6 +35,8 @@ impl Brain {
             None => self.fleet.add(record.clone(), self.elapsed + self.config.lease),
         }
         self.dirty_workers.insert(id);
+        self.note_registered(id);
+        self.watch_worker(id, "");
         Ok(Answer::Registered(Box::new(record)))
     }
 
@@ -67,13 +72,15 @@ impl Brain {
         });
         if reborn {
             self.dirty_workers.insert(id);
+            self.reborn(id);
         }
-        let leaving = self.fleet.get(id).is_some_and(|worker| worker.state() == WorkerState::Draining);
-        self.note_worker(id, if leaving { WorkerState::Draining } else { WorkerState::Ready });
+        self.note_connected(id);
+        self.watch_worker(id, "");
         let named: BTreeSet<ExecutionId> = hello.held.iter().chain(&hello.ended).copied().collect();
         let bound = |execution: &ExecutionId| Bound { execution: *execution, job: self.bound(id, *execution) };
         let verdicts = named.iter().map(bound).collect();
-        self.effects.push(Effect::Welcome { worker: id, connection, verdicts });
+        let heartbeat = self.heartbeat_of(id);
+        self.effects.push(Effect::Welcome { worker: id, connection, verdicts, heartbeat });
         for execution in held {
             self.reconcile(execution, named.contains(&execution), reborn);
         }
@@ -108,11 +115,7 @@ impl Brain {
                 worker.lease_until = Elapsed::default();
             }
         });
-    }
-
-    /// Event streams tell that workers come and go, not whenever one is busy.
-    fn note_worker(&mut self, id: WorkerId, state: WorkerState) {
-        self.moves.changes.push(Change::Worker { id, state, at: self.now, why: String::new() });
+        self.note_disconnected(worker);
     }
 
     fn tell_to_drain(&mut self, worker: WorkerId, connection: Connection) {
@@ -130,9 +133,15 @@ impl Brain {
                 worker.parked_until = Elapsed::default();
             }
         });
+        self.note_beat(worker, at);
     }
 
     pub(super) fn drain(&mut self, id: WorkerId, order: Drain) -> Result<Answer, Refusal> {
+        if self.fleet.get(id).is_some_and(|worker| !matches!(worker.record.phase, Phase::Active | Phase::Draining)) {
+            self.send_home(id, &order);
+            return Ok(Answer::Done);
+        }
+        let reason = order.reason.clone();
         let connection = self.fleet.update(id, |worker| {
             worker.record.phase = Phase::Draining;
             worker.record.drain = Some(order);
@@ -140,8 +149,9 @@ impl Brain {
         });
         let connection = connection.ok_or(Refusal::NoSuchWorker(id))?;
         self.dirty_workers.insert(id);
+        self.watch_worker(id, &reason);
+        self.note_draining(id);
         self.recheck = true;
-        self.note_worker(id, WorkerState::Draining);
         if let Some(connection) = connection {
             self.tell_to_drain(id, connection);
         }
@@ -157,12 +167,44 @@ impl Brain {
             }
         }
         self.close(id, connection);
+        if !self.unregistered(id) {
+            self.remove_worker(id, "");
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn remove_worker(&mut self, id: WorkerId, why: &str) {
         if let Some(worker) = self.fleet.remove(id) {
             self.recheck = true;
             self.dirty_workers.remove(&id);
+            if let Some(connection) = worker.connection {
+                self.effects.push(Effect::Close { worker: id, connection });
+            }
             self.gone_workers.push(WorkerRecord { phase: Phase::Terminated, ..worker.record });
-            self.note_worker(id, WorkerState::Terminated);
+            self.watch_worker(id, why);
         }
+    }
+
+    /// An older connection says nothing about what the worker is now.
+    pub(super) fn describe(&mut self, id: WorkerId, connection: Connection, info: WorkerInfo) {
+        let Some(worker) = self.fleet.get(id).filter(|worker| worker.connection == Some(connection)) else { return };
+        self.fleet.redescribe(WorkerRecord { info, ..worker.record.clone() });
+        self.dirty_workers.insert(id);
+    }
+
+    pub(super) fn supervised(&mut self, worker: WorkerId, news: Supervision) {
+        if self.fleet.get(worker).is_some() {
+            self.moves.changes.push(Change::Supervision { worker, news });
+        }
+    }
+
+    pub(super) fn restart_handler(&mut self, id: WorkerId, handler: String) -> Result<Answer, Refusal> {
+        let worker = self.fleet.get(id).ok_or(Refusal::NoSuchWorker(id))?;
+        if !worker.record.info.handlers.iter().any(|known| known.name == handler) {
+            return Err(Refusal::NoSuchHandler(id, handler));
+        }
+        let connection = worker.connection.ok_or(Refusal::NotConnected(id))?;
+        self.effects.push(Effect::RestartHandler { worker: id, connection, handler });
         Ok(Answer::Done)
     }
 
@@ -172,7 +214,8 @@ impl Brain {
             let (held, connection) = (worker.held.iter().copied().collect::<Vec<_>>(), worker.connection);
             self.close(id, connection);
             self.fleet.update(id, |worker| worker.lost = true);
-            self.note_worker(id, WorkerState::Unhealthy);
+            self.tell_state(id, WorkerState::Unhealthy, "was not heard of until its lease ran out");
+            self.provisioning.stir();
             for execution in held {
                 self.lose(execution, "its worker was not heard of until its lease ran out");
             }

@@ -4,7 +4,7 @@ use super::Needs;
 use crate::{
     defect::{Defect, planted},
     requirements::{Capability, Constraints, Isolation, Requirements, Taint, TaintEffect, Toleration},
-    worker::{Capacity, Offer, WorkerRecord},
+    worker::{Capacity, Offer, WorkerInfo, WorkerRecord},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -50,7 +50,12 @@ pub struct Traits {
 
 impl Traits {
     pub fn of(record: &WorkerRecord) -> Self {
-        let info = &record.info;
+        let provider = record.origin.as_ref().map(|origin| Arc::clone(&origin.provider));
+        Self { provider, ..Self::of_info(&record.info) }
+    }
+
+    /// Of a worker that nobody made yet.
+    pub fn of_info(info: &WorkerInfo) -> Self {
         Self {
             offer: info.offer.clone(),
             labels: info.labels.clone(),
@@ -59,7 +64,7 @@ impl Traits {
             zone: info.zone.clone(),
             isolation: info.isolation,
             image: info.image.clone(),
-            provider: record.origin.as_ref().map(|origin| Arc::clone(&origin.provider)),
+            provider: None,
         }
     }
 

@@ -127,6 +127,9 @@ fn take(input: &str, body: &[u8]) -> Result<(), String> {
         }
         "ListWorkersRequest" => decode::<v1::ListWorkersRequest>(body).map(drop),
         "DrainWorkerRequest" => ok(convert::worker_id(&decode::<v1::DrainWorkerRequest>(body)?.worker_id).map(drop)),
+        "RestartHandlerRequest" => {
+            ok(convert::worker_id(&decode::<v1::RestartHandlerRequest>(body)?.worker_id).map(drop))
+        }
         "SubscribeLogsRequest" => ok(convert::job_id(&decode::<v1::SubscribeLogsRequest>(body)?.job_id).map(drop)),
         "GetLogsRequest" => {
             let request: v1::GetLogsRequest = decode(body)?;

@@ -4,7 +4,7 @@ use super::{Calls, Problem, is_json, one_line};
 use crate::webhooks::Key;
 use hodei_api::{convert, v1};
 use hodei_core::{
-    brain::{Answer, Input, ManyJobs, NewJob},
+    brain::{Answer, Brain, Input, ManyJobs, NewJob, WorkerView},
     id::JobId,
     job::Job,
     spec::{Invalid, Work},
@@ -153,12 +153,26 @@ impl Calls {
         let data = data.into_iter().next().and_then(|found| found.data);
         let reason = match job.state.kind().is_finished() {
             true => String::new(),
-            false => {
-                let waiting = job.clone();
-                self.engine.ask(move |brain| brain.waiting_reason(&waiting)).await?
-            }
+            false => self.why_it_waits(&job).await?,
         };
         Ok(convert::job_to_wire(&job, convert::Stored { payload, result, data }, reason))
+    }
+
+    /// With what takes long about the worker that is being made for it.
+    async fn why_it_waits(&self, job: &Job) -> Result<String, Problem> {
+        let (waiting, in_progress) = (job.clone(), self.engine.shared().fleet.all_progress());
+        let reason = move |brain: &Brain| {
+            let reason = brain.waiting_reason(&waiting);
+            if in_progress.is_empty() {
+                return reason;
+            }
+            let made_for_it =
+                |view: &WorkerView| view.record.origin.as_ref().and_then(|origin| origin.job) == Some(waiting.id);
+            let made: Vec<WorkerView> = brain.workers().into_iter().filter(made_for_it).collect();
+            let progress = made.iter().find_map(|view| in_progress.get(&view.record.id));
+            progress.map_or_else(|| reason.clone(), |progress| format!("{reason}: {progress}"))
+        };
+        Ok(self.engine.ask(reason).await?)
     }
 
     pub async fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Result<Page, Problem> {

@@ -30,7 +30,9 @@ pub(super) async fn load(store: &dyn Store, options: &Options) -> Result<Brain, 
         replaceable: replaceable(store, &schedules).await?,
         schedules,
         settling: settling(store).await?,
-        ..Loaded::default()
+        scheduler: store.scheduler().await?.unwrap_or_default(),
+        providers: store.providers().await?,
+        templates: store.templates().await?,
     };
     let now = clock::now();
     let seed = now.elapsed.0 ^ now.wall.0.unsigned_abs();

@@ -7,13 +7,14 @@ mod dead_letters;
 mod events;
 mod jobs;
 mod logs;
+mod providers;
 mod queues;
 mod scheduler;
 mod schedules;
 mod webhooks;
 
 use crate::{
-    access::{Actor, Denied, Peer, Visit, bearer, of_method},
+    access::{Actor, Denied, Needs, Peer, Visit, bearer, of_method},
     calls::{Calls, Problem},
     engine::{CallError, Engine},
     secrets,
@@ -47,6 +48,8 @@ pub enum Door {
     Owner,
     /// Anybody, so that everybody has to prove who they are.
     Network,
+    /// Workers of this machine, and whoever shares a container with one: only what a worker does, with a worker's credential.
+    Workers,
 }
 
 /// All services, with reflection and health.
@@ -59,7 +62,9 @@ pub async fn services(
         dead_letter_service_server::DeadLetterServiceServer as DeadLetters,
         event_service_server::EventServiceServer as Events,
         job_execution_service_server::JobExecutionServiceServer as Jobs,
-        log_stream_service_server::LogStreamServiceServer as Logs, queue_service_server::QueueServiceServer as Queues,
+        log_stream_service_server::LogStreamServiceServer as Logs,
+        provider_management_service_server::ProviderManagementServiceServer as Providers,
+        queue_service_server::QueueServiceServer as Queues,
         schedule_service_server::ScheduleServiceServer as Schedules,
         scheduler_service_server::SchedulerServiceServer as Scheduler,
         webhook_service_server::WebhookServiceServer as Webhooks,
@@ -78,6 +83,7 @@ pub async fn services(
     health.set_serving::<Events<events::Service>>().await;
     health.set_serving::<Schedules<schedules::Service>>().await;
     health.set_serving::<Scheduler<scheduler::Service>>().await;
+    health.set_serving::<Providers<providers::Service>>().await;
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -98,6 +104,7 @@ pub async fn services(
         .add_service(Events::new(events))
         .add_service(Schedules::new(schedules).max_encoding_message_size(MAX_REQUEST))
         .add_service(Agents::new(agents::Service { calls: calls.clone() }).max_decoding_message_size(MAX_REQUEST))
+        .add_service(Providers::new(providers::Service { calls: calls.clone() }))
         .add_service(Admin::new(admin::Service { calls: calls.clone() }))
         .add_service(Access::new(access::Service { calls }));
     Ok(routes.prepare().into_axum_router())
@@ -129,6 +136,8 @@ fn admit(engine: &Engine, door: Door, mut request: HttpRequest) -> Result<HttpRe
     let access = &engine.shared().access;
     let (peer, actor) = match door {
         Door::Owner => (Peer::Local, access.admit_owner(action)),
+        Door::Workers if action.needs == Needs::Worker => (Peer::Local, None),
+        Door::Workers => return Err(Denied::NoSuchAction.into()),
         Door::Network => {
             let peer = request.extensions().get::<Peer>().copied().unwrap_or(Peer::Local);
             (peer, access.admit(action, peer, bearer(request.headers().get(AUTHORIZATION)))?)

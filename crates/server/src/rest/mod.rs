@@ -8,12 +8,14 @@ mod health;
 mod jobs;
 mod logs;
 mod problem;
+mod providers;
 mod queues;
 mod routes;
 mod scheduler;
 mod schedules;
 mod shown;
 mod submit;
+mod templates;
 mod webhooks;
 mod workers;
 

@@ -334,6 +334,8 @@ pub struct Worker {
     pub task_types: Vec<String>,
     /// It starts no processes: shell and script work is not for it.
     pub tasks_only: bool,
+    /// Its handlers that have processes of their own.
+    pub handlers: Vec<Handler>,
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<json::Taint>,
     pub capabilities: Vec<json::Capability>,
@@ -346,6 +348,31 @@ pub struct Worker {
     pub image: String,
     #[schema(format = DateTime)]
     pub registered_at: String,
+    /// Who made it, of what template; left out for one that came by itself.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub provider: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub template: String,
+    /// Why it leaves.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub drain_reason: String,
+}
+
+/// A handler whose processes the worker supervises.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Handler {
+    /// The type, or pattern of types, that it is there for.
+    pub name: String,
+    /// critical, high, normal or best-effort.
+    pub sla: String,
+    /// Its types are not offered until somebody restarts it.
+    pub given_up: bool,
+}
+
+impl From<v1::HandlerInfo> for Handler {
+    fn from(wire: v1::HandlerInfo) -> Self {
+        Self { name: wire.name, sla: wire.sla, given_up: wire.given_up }
+    }
 }
 
 #[derive(Debug, Default, Serialize, ToSchema)]
@@ -379,6 +406,7 @@ impl From<&hodei_core::brain::WorkerView> for Worker {
             free: wire.free.unwrap_or_default().into(),
             task_types: info.task_types,
             tasks_only: info.tasks_only,
+            handlers: info.handlers.into_iter().map(Into::into).collect(),
             labels: info.labels.into_iter().collect(),
             taints: info.taints.into_iter().map(json::Taint::from_wire).collect(),
             capabilities: info.capabilities.into_iter().map(json::Capability::from_wire).collect(),
@@ -386,6 +414,9 @@ impl From<&hodei_core::brain::WorkerView> for Worker {
             isolation: view.record.info.isolation.name(),
             image: info.image,
             registered_at: moment(wire.registered_at_ms),
+            provider: wire.provider,
+            template: wire.template,
+            drain_reason: wire.drain_reason,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Rest,
-    extract::{MaybeJson, NoQuery, Query},
+    extract::{self, MaybeJson, NoQuery, Query},
     problem::Result,
     shown::{Page, Worker, moment},
 };
@@ -38,20 +38,62 @@ pub async fn get(rest: Rest, Path(id): Path<String>, Query(NoQuery): Query<NoQue
     Ok(Json((&rest.calls.worker(worker_id(&id)?).await?).into()))
 }
 
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DrainBody {
+    /// For people.
+    #[schema(max_length = 1024, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$")]
+    reason: String,
+    /// What still runs after this long is given back; no limit when it is left out or zero.
+    #[schema(minimum = 0)]
+    deadline_ms: i64,
+}
+
 /// Send a worker home
 ///
 /// It finishes what it runs, takes nothing new and leaves.
 #[utoipa::path(
     post, path = "/workers/{id}/drain", tag = "workers", params(("id" = uuid::Uuid, Path, description = "The worker")),
+    request_body = Option<DrainBody>,
     responses((status = 202, description = "The worker as it is now", body = Worker))
 )]
 pub async fn drain(
     rest: Rest,
     Path(id): Path<String>,
     Query(NoQuery): Query<NoQuery>,
+    MaybeJson(body): MaybeJson<DrainBody>,
 ) -> Result<(StatusCode, Json<Worker>)> {
     let id = worker_id(&id)?;
-    rest.calls.drain(id, String::new(), 0).await?;
+    rest.calls.drain(id, body.reason, body.deadline_ms).await?;
+    Ok((StatusCode::ACCEPTED, Json((&rest.calls.worker(id).await?).into())))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RestartBody {
+    /// One of the worker's handlers, by name.
+    handler: String,
+}
+
+/// Start the processes of a handler anew
+///
+/// What was given up is tried again, and what runs is replaced once it has finished what it holds.
+#[utoipa::path(
+    post, path = "/workers/{id}/restart", tag = "workers", params(("id" = uuid::Uuid, Path, description = "The worker")),
+    request_body = RestartBody,
+    responses(
+        (status = 202, description = "The worker as it is now", body = Worker),
+        (status = 409, description = "The worker is not connected"),
+    )
+)]
+pub async fn restart(
+    rest: Rest,
+    Path(id): Path<String>,
+    Query(NoQuery): Query<NoQuery>,
+    extract::Json(body): extract::Json<RestartBody>,
+) -> Result<(StatusCode, Json<Worker>)> {
+    let id = worker_id(&id)?;
+    rest.calls.restart_handler(id, body.handler).await?;
     Ok((StatusCode::ACCEPTED, Json((&rest.calls.worker(id).await?).into())))
 }
 

@@ -8,11 +8,14 @@ use hodei_core::{
     dead_letter::{DeadLetter, Fingerprint},
     id::{DeliveryId, ScheduleId, TokenId},
     job::Extra,
-    journal::{Change, JobStep, JournalId, QueueChange},
+    journal::{Change, JobStep, JournalId, QueueChange, Supervision},
+    placement::{FleetPolicy, SchedulerSettings},
+    provider::{ProviderKind, ProviderRecord},
     queue::{QueueRecord, QueueSettings, Starts},
     schedule::{Misfire, Overlap, ScheduleRecord, Timing},
     spec::Webhook,
     state::FailureKind,
+    template::WorkerTemplate,
     webhook::{Delivery, DeliveryState, DeliveryTry},
 };
 use std::cmp::Reverse;
@@ -126,6 +129,59 @@ pub async fn queues_and_schedules_come_and_go(store: Arc<dyn Store>) {
     let dropped_schedules = vec![schedule(1, 0).id, schedule(2, 0).id];
     leader.commit(Batch { dropped_schedules, ..Batch::default() }, vec![]).await;
     assert_eq!(store.schedules().await.expect("schedules"), []);
+}
+
+fn provider(name: &str, cap: u32) -> ProviderRecord {
+    ProviderRecord {
+        name: name.into(),
+        kind: ProviderKind::Docker,
+        enabled: true,
+        cap,
+        cost: 7,
+        settings: [("host".to_owned(), "unix:///engine".to_owned())].into(),
+        added_at: Time(3),
+        leaving: false,
+    }
+}
+
+fn template(name: &str, warm: u32) -> WorkerTemplate {
+    WorkerTemplate {
+        name: name.into(),
+        image: Some("image:1".into()),
+        labels: [("zone".into(), "a".into())].into(),
+        warm,
+        ..WorkerTemplate::default()
+    }
+}
+
+pub async fn the_fleet_comes_and_goes(store: Arc<dyn Store>) {
+    let mut leader = Leader::of(&store).await;
+    assert_eq!(store.scheduler().await.expect("scheduler"), None);
+    let cluster = store.cluster().await.expect("a name");
+    assert!(cluster.len() == 32 && cluster.chars().all(|c| c.is_ascii_hexdigit()), "{cluster}");
+    let closed = SchedulerSettings { threshold: 40, fleet: FleetPolicy::Closed, ..SchedulerSettings::default() };
+    let batch = Batch {
+        scheduler: Some(closed),
+        providers: vec![provider("b", 1), provider("A", 2), provider("b", 3), provider("gone", 4)],
+        dropped_providers: vec!["gone".into()],
+        templates: vec![template("small", 0), template("Large", 1)],
+        ..Batch::default()
+    };
+    leader.commit(batch, vec![]).await;
+    assert_eq!(store.scheduler().await.expect("scheduler"), Some(closed));
+    assert_eq!(store.providers().await.expect("providers"), [provider("A", 2), provider("b", 3)]);
+    assert_eq!(store.templates().await.expect("templates"), [template("Large", 1), template("small", 0)]);
+    let batch = Batch {
+        scheduler: Some(SchedulerSettings::default()),
+        dropped_providers: vec!["A".into()],
+        templates: vec![template("small", 5)],
+        dropped_templates: vec!["Large".into()],
+        ..Batch::default()
+    };
+    leader.commit(batch, vec![]).await;
+    assert_eq!(store.scheduler().await.expect("scheduler"), Some(SchedulerSettings::default()));
+    assert_eq!(store.providers().await.expect("providers"), [provider("b", 3)]);
+    assert_eq!(store.templates().await.expect("templates"), [template("small", 5)]);
 }
 
 pub async fn data_and_input_replace_only_themselves(store: Arc<dyn Store>) {
@@ -345,6 +401,10 @@ fn changes(n: u64) -> Vec<Change> {
     vec![
         Change::Job { id: job_id(n), steps: vec![step(StateKind::Pending), step(StateKind::Blocked)] },
         Change::Queue { name: "q".into(), what: QueueChange::Paused, at: Time(5) },
+        Change::Supervision {
+            worker: WorkerId(Uuid::from_u128(n.into())),
+            news: Supervision { what: "a.*".into(), event: "worker_replaced".into(), detail: "d".into(), at: Time(6) },
+        },
     ]
 }
 

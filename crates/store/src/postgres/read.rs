@@ -10,11 +10,14 @@ use hodei_core::{
     brain::{BatchId, Settling},
     id::{ExecutionId, JobId},
     job::{ClassId, Job},
+    placement::SchedulerSettings,
     protocol::LogChunk,
+    provider::ProviderRecord,
     queue::QueueRecord,
     schedule::ScheduleRecord,
     spec::Priority,
     state::StateKind,
+    template::WorkerTemplate,
     time::Time,
     token::WorkerToken,
     worker::WorkerRecord,
@@ -155,6 +158,22 @@ pub async fn queue_counts(client: &Object, queue: &str) -> Result<Vec<(StateKind
 pub async fn schedules(client: Object) -> Result<Vec<(ScheduleRecord, Vec<u8>)>, StoreError> {
     let rows = client.query("SELECT record, payload FROM schedules ORDER BY id", &[]).await?;
     rows.iter().map(|row| Ok((decode(row.try_get(0)?)?, row.try_get(1)?))).collect()
+}
+
+pub async fn providers(client: Object) -> Result<Vec<ProviderRecord>, StoreError> {
+    records(&client, "SELECT record FROM providers ORDER BY name COLLATE \"C\"", &[]).await
+}
+
+pub async fn templates(client: Object) -> Result<Vec<WorkerTemplate>, StoreError> {
+    records(&client, "SELECT record FROM worker_templates ORDER BY name COLLATE \"C\"", &[]).await
+}
+
+pub async fn cluster(client: Object) -> Result<String, StoreError> {
+    Ok(client.query_one("SELECT id FROM cluster", &[]).await?.try_get(0)?)
+}
+
+pub async fn scheduler(client: Object) -> Result<Option<SchedulerSettings>, StoreError> {
+    Ok(records(&client, "SELECT record FROM scheduler", &[]).await?.pop())
 }
 
 pub async fn api_tokens(client: Object) -> Result<Vec<ApiToken>, StoreError> {

@@ -13,7 +13,7 @@ use hodei_core::{
     webhook::Delivery,
 };
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
 
@@ -74,6 +74,16 @@ statements! {
         UPDATE schedules SET record = w.record FROM unnest($1::uuid[], $2::bytea[]) AS w (id, record)
         WHERE schedules.id = w.id";
     drop_schedules: "DELETE FROM schedules WHERE id = ANY ($1::uuid[])";
+    put_providers: "
+        INSERT INTO providers (name, record) SELECT * FROM unnest($1::text[], $2::bytea[])
+        ON CONFLICT (name) DO UPDATE SET record = excluded.record";
+    drop_providers: "DELETE FROM providers WHERE name = ANY ($1::text[])";
+    put_templates: "
+        INSERT INTO worker_templates (name, record) SELECT * FROM unnest($1::text[], $2::bytea[])
+        ON CONFLICT (name) DO UPDATE SET record = excluded.record";
+    drop_templates: "DELETE FROM worker_templates WHERE name = ANY ($1::text[])";
+    put_scheduler: "
+        INSERT INTO scheduler (one, record) VALUES (true, $1) ON CONFLICT (one) DO UPDATE SET record = excluded.record";
     drop_letters: "
         WITH gone AS (DELETE FROM dead_letters WHERE job = ANY ($1::uuid[]) RETURNING fingerprint),
              less AS (SELECT fingerprint, count(*) AS count FROM gone GROUP BY fingerprint)
@@ -126,6 +136,7 @@ pub fn send<'a>(to: &mut Pipeline<'a>, statements: &'a RowStatements, commit: &'
     rows.links(batch);
     rows.queues(batch)?;
     rows.schedules(batch)?;
+    rows.fleet(batch)?;
     rows.letters(batch)?;
     rows.deliveries(&batch.deliveries)?;
     rows.deliveries(&aside.deliveries)?;
@@ -147,7 +158,7 @@ impl<'a> Rows<'_, 'a> {
 
     fn data(&mut self, jobs: &'a [JobWrite]) {
         let writes: Vec<_> = jobs.iter().filter(|write| write.data.is_some() || write.input.is_some()).collect();
-        let bytes = |part: &'a Option<std::sync::Arc<[u8]>>| part.as_deref();
+        let bytes = |part: &'a Option<Arc<[u8]>>| part.as_deref();
         let larger = |write: &&'a JobWrite| {
             let (data, input) = (bytes(&write.data).unwrap_or_default(), bytes(&write.input).unwrap_or_default());
             if data.len() > input.len() { data } else { input }
@@ -194,14 +205,8 @@ impl<'a> Rows<'_, 'a> {
 
     fn queues(&mut self, batch: &'a Batch) -> Result<(), StoreError> {
         let statements = self.statements;
-        let queues: BTreeMap<&str, _> = batch.queues.iter().map(|queue| (&*queue.name, queue)).collect();
-        if !queues.is_empty() {
-            let records = records(queues.values().copied())?;
-            self.send(
-                &statements.put_queues,
-                vec![Box::new(queues.into_keys().collect::<Vec<_>>()), Box::new(records)],
-            );
-        }
+        let queues = batch.queues.iter().map(|queue| (&*queue.name, queue));
+        self.named(&statements.put_queues, queues.collect())?;
         let counts = &batch.counts;
         if !counts.is_empty() {
             self.send(
@@ -244,6 +249,37 @@ impl<'a> Rows<'_, 'a> {
             self.send(&statements.drop_schedules, vec![Box::new(ids)]);
         }
         Ok(())
+    }
+
+    fn fleet(&mut self, batch: &'a Batch) -> Result<(), StoreError> {
+        let statements = self.statements;
+        let providers = batch.providers.iter().map(|provider| (&*provider.name, provider));
+        self.named(&statements.put_providers, providers.collect())?;
+        self.drop_named(&statements.drop_providers, &batch.dropped_providers);
+        let templates = batch.templates.iter().map(|template| (&*template.name, template));
+        self.named(&statements.put_templates, templates.collect())?;
+        self.drop_named(&statements.drop_templates, &batch.dropped_templates);
+        if let Some(settings) = &batch.scheduler {
+            let mut record = Vec::new();
+            encode(settings, &mut record)?;
+            self.send(&statements.put_scheduler, vec![Box::new(record)]);
+        }
+        Ok(())
+    }
+
+    /// Rows that are a name and a record, one of each name.
+    fn named<T: Serialize>(&mut self, put: &'a Statement, rows: BTreeMap<&'a str, &'a T>) -> Result<(), StoreError> {
+        if !rows.is_empty() {
+            let records = records(rows.values().copied())?;
+            self.send(put, vec![Box::new(rows.into_keys().collect::<Vec<_>>()), Box::new(records)]);
+        }
+        Ok(())
+    }
+
+    fn drop_named(&mut self, drop: &'a Statement, names: &'a [Arc<str>]) {
+        if !names.is_empty() {
+            self.send(drop, vec![Box::new(column(names, |name| &**name))]);
+        }
     }
 
     /// A job can be revived and fail again in one batch, so what goes goes first. A letter takes the place of an older one.

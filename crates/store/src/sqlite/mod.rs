@@ -21,11 +21,14 @@ use hodei_core::{
     id::{DeliveryId, ExecutionId, JobId},
     job::{ClassId, Job},
     journal::{Change, JournalId},
+    placement::SchedulerSettings,
     protocol::LogChunk,
+    provider::ProviderRecord,
     queue::QueueRecord,
     schedule::ScheduleRecord,
     spec::Priority,
     state::StateKind,
+    template::WorkerTemplate,
     time::Time,
     token::WorkerToken,
     webhook::Delivery,
@@ -143,6 +146,22 @@ impl Store for Sqlite {
 
     fn schedules(&self) -> Answer<'_, Vec<(ScheduleRecord, Vec<u8>)>> {
         self.read(read::schedules)
+    }
+
+    fn providers(&self) -> Answer<'_, Vec<ProviderRecord>> {
+        self.read(read::providers)
+    }
+
+    fn templates(&self) -> Answer<'_, Vec<WorkerTemplate>> {
+        self.read(read::templates)
+    }
+
+    fn cluster(&self) -> Answer<'_, String> {
+        self.read(read::cluster)
+    }
+
+    fn scheduler(&self) -> Answer<'_, Option<SchedulerSettings>> {
+        self.read(read::scheduler)
     }
 
     fn dead_letters(

@@ -10,11 +10,14 @@ use hodei_core::{
     brain::{BatchId, Settling},
     id::{ExecutionId, JobId},
     job::{ClassId, Job},
+    placement::SchedulerSettings,
     protocol::LogChunk,
+    provider::ProviderRecord,
     queue::QueueRecord,
     schedule::ScheduleRecord,
     spec::Priority,
     state::StateKind,
+    template::WorkerTemplate,
     time::Time,
     token::WorkerToken,
     worker::WorkerRecord,
@@ -256,6 +259,22 @@ pub fn schedules(connection: &Connection) -> Result<Vec<(ScheduleRecord, Vec<u8>
         schedules.push((decode(blob(row, 0)?)?, row.get(1)?));
     }
     Ok(schedules)
+}
+
+pub fn providers(connection: &Connection) -> Result<Vec<ProviderRecord>, StoreError> {
+    records(connection, "SELECT record FROM providers ORDER BY name", ())
+}
+
+pub fn templates(connection: &Connection) -> Result<Vec<WorkerTemplate>, StoreError> {
+    records(connection, "SELECT record FROM worker_templates ORDER BY name", ())
+}
+
+pub fn cluster(connection: &Connection) -> Result<String, StoreError> {
+    Ok(connection.query_one("SELECT id FROM cluster", (), |row| row.get(0))?)
+}
+
+pub fn scheduler(connection: &Connection) -> Result<Option<SchedulerSettings>, StoreError> {
+    Ok(records(connection, "SELECT record FROM scheduler", ())?.pop())
 }
 
 pub fn api_tokens(connection: &Connection) -> Result<Vec<ApiToken>, StoreError> {

@@ -30,6 +30,7 @@ pub fn write(transaction: &Transaction, commit: &Commit, buffer: &mut Vec<u8>) -
     write_queues(transaction, &batch.queues, buffer)?;
     write_counts(transaction, &batch.counts)?;
     write_schedules(transaction, &batch.schedules, &batch.dropped_schedules, buffer)?;
+    write_fleet(transaction, batch, buffer)?;
     write_letters(transaction, batch, buffer)?;
     write_deliveries(transaction, &batch.deliveries, buffer)?;
     write_deliveries(transaction, &aside.deliveries, buffer)?;
@@ -137,6 +138,38 @@ fn write_schedules(
     }
     for id in dropped {
         transaction.prepare_cached("DELETE FROM schedules WHERE id = ?1")?.execute((id.as_bytes(),))?;
+    }
+    Ok(())
+}
+
+const PUT_PROVIDER: &str =
+    "INSERT INTO providers (name, record) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET record = excluded.record";
+const PUT_TEMPLATE: &str =
+    "INSERT INTO worker_templates (name, record) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET record = excluded.record";
+
+fn write_fleet(transaction: &Transaction, batch: &Batch, buffer: &mut Vec<u8>) -> Written {
+    for provider in &batch.providers {
+        buffer.clear();
+        encode(provider, buffer)?;
+        transaction.prepare_cached(PUT_PROVIDER)?.execute((&*provider.name, &**buffer))?;
+    }
+    for name in &batch.dropped_providers {
+        transaction.prepare_cached("DELETE FROM providers WHERE name = ?1")?.execute((&**name,))?;
+    }
+    for template in &batch.templates {
+        buffer.clear();
+        encode(template, buffer)?;
+        transaction.prepare_cached(PUT_TEMPLATE)?.execute((&*template.name, &**buffer))?;
+    }
+    for name in &batch.dropped_templates {
+        transaction.prepare_cached("DELETE FROM worker_templates WHERE name = ?1")?.execute((&**name,))?;
+    }
+    if let Some(settings) = &batch.scheduler {
+        buffer.clear();
+        encode(settings, buffer)?;
+        let sql =
+            "INSERT INTO scheduler (one, record) VALUES (1, ?1) ON CONFLICT DO UPDATE SET record = excluded.record";
+        transaction.prepare_cached(sql)?.execute((&**buffer,))?;
     }
     Ok(())
 }

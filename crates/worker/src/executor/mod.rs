@@ -22,7 +22,7 @@ pub use clock::{boottime, wall};
 pub(crate) use exchange::{data_of, dependencies_json};
 pub(crate) use lines::Lines;
 pub(crate) use mask::Masks;
-pub(crate) use program::SCRATCH;
+pub(crate) use program::{SCRATCH, inherited};
 pub(crate) use service::{ServiceCommand, ServicePipes, ServiceSlot};
 pub(crate) use tail::Tail;
 
@@ -30,13 +30,14 @@ use crate::guardian::{GuardianCommand, GuardianProcess, Isolation};
 use hodei_core::{
     id::{ExecutionId, WorkerId},
     job::Progress,
+    journal::Supervision,
     protocol::{Assignment, Finished, LogChunk, StopReason},
     time::{Elapsed, Time},
 };
 use program::Account;
 use slot::{Command, SlotTask};
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
     os::unix::fs::DirBuilderExt,
     path::PathBuf,
@@ -61,16 +62,33 @@ pub struct ExecutorConfig {
     /// One permit for each byte of log data that is not acknowledged. Whoever gets a chunk gives its bytes back when the
     /// server has it; until then the jobs wait. It must hold a few full chunks.
     pub log_budget: Arc<Semaphore>,
+    /// Whether jobs find the environment of this process, but for what is Hodei's own.
+    pub pass_environment: bool,
     pub guardian: GuardianCommand,
 }
 
-/// What happened to an execution. `Ended` is the last of each.
+/// What happened to an execution, of which `Ended` is the last, or to a handler.
 #[derive(Debug)]
 pub enum ExecutorEvent {
-    Started { execution: ExecutionId, at: Time },
-    Progress { execution: ExecutionId, progress: Progress, data: Option<Vec<u8>> },
+    Started {
+        execution: ExecutionId,
+        at: Time,
+    },
+    Progress {
+        execution: ExecutionId,
+        progress: Progress,
+        data: Option<Vec<u8>>,
+    },
     Logs(LogChunk),
     Ended(Finished),
+    /// The subprocesses of a handler: whether tasks of these types can be run.
+    Handler {
+        name: String,
+        types: BTreeSet<String>,
+        up: bool,
+    },
+    /// Something that people should know of those who watch over them.
+    Supervision(Supervision),
 }
 
 #[derive(Debug, Error)]
@@ -159,9 +177,10 @@ impl Executor {
         let runtime = Handle::current();
         let supervisor = Some(runtime.spawn(supervisor.run()));
         let places = Places { free: (0..config.slots).collect(), taken: HashMap::new(), services: 0 };
+        let environment = if config.pass_environment { program::inherited() } else { BTreeMap::new() };
         let shared = Arc::new(Shared {
             config,
-            account: Account::of_this_process(),
+            account: Account::of_this_process(environment),
             events,
             orders,
             lease,

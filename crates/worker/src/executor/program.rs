@@ -9,7 +9,7 @@ use hodei_core::{
     time::Elapsed,
 };
 use rustix::{fs::Access, io::Errno};
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const SHELL: &str = "/bin/sh";
@@ -21,13 +21,16 @@ pub(crate) const SCRATCH: &str = "HODEI_SCRATCH";
 pub(super) struct Account {
     pub home: String,
     pub user: String,
+    /// What the worker has in its environment for its jobs.
+    pub environment: BTreeMap<String, String>,
 }
 
 impl Account {
-    pub(super) fn of_this_process() -> Self {
+    pub(super) fn of_this_process(environment: BTreeMap<String, String>) -> Self {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let root = rustix::process::getuid().is_root();
         Self {
+            environment,
             home: variable("HOME").unwrap_or_else(|| if root { "/root" } else { "/" }.to_owned()),
             user: variable("USER").or_else(|| variable("LOGNAME")).unwrap_or_else(|| {
                 if root { "root".to_owned() } else { rustix::process::getuid().as_raw().to_string() }
@@ -50,7 +53,7 @@ pub(super) fn prepare(
         .map_err(|error| not_started(format!("what the job is given cannot be written: {error}")))?;
     let args = arguments(spec, folder)?;
     let environment = environment(assignment, folder, account);
-    let path = spec.environment.get("PATH").map_or(PATH, String::as_str);
+    let path = spec.environment.get("PATH").or_else(|| account.environment.get("PATH")).map_or(PATH, String::as_str);
     let name = args.first().map_or(SHELL, String::as_str);
     let program = find(name, path, &directory)?;
     let limits = Limits { cpu_millis: spec.requirements.cpu_millis, memory_bytes: spec.requirements.memory_bytes };
@@ -94,9 +97,10 @@ fn environment(assignment: &Assignment, folder: &Folder, account: &Account) -> V
         own("HOME", account.home.clone()),
         own("USER", account.user.clone()),
         own("LANG", "C.UTF-8".to_owned()),
-        own("TMPDIR", text(&folder.work)),
         own("SHELL", SHELL.to_owned()),
     ];
+    all.extend(account.environment.clone());
+    all.push(own("TMPDIR", text(&folder.work)));
     all.extend(spec.environment.iter().map(|(name, value)| (name.clone(), value.clone())));
     all.extend(spec.secrets.iter().map(|(name, secret)| (name.clone(), secret.0.clone())));
     all.extend([
@@ -157,6 +161,13 @@ pub(super) fn refused(errno: i32, program: &str) -> Failure {
         }
         _ => not_started(format!("{program} cannot be started: {error}")),
     }
+}
+
+/// What this process has in its environment that is not its own business.
+pub(crate) fn inherited() -> BTreeMap<String, String> {
+    let text =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    text.filter(|(name, _)| !name.starts_with("HODEI_")).collect()
 }
 
 pub(super) fn not_started(message: String) -> Failure {

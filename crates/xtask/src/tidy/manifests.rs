@@ -14,12 +14,14 @@ use super::{
 /// Each crate of this workspace and the ones of ours that it may use, tests included: a test that needs more belongs
 /// to a crate further up. Nothing that is delivered may use `hodei` (the binary), nothing at all may use `xtask`.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("hodei-core", &[]),
+    ("hodei-supervise", &[]),
+    ("hodei-core", &["hodei-supervise"]),
     ("hodei-api", &["hodei-core"]),
     ("hodei-store", &["hodei-core"]),
-    ("hodei-worker", &["hodei-core", "hodei-api"]),
+    ("hodei-worker", &["hodei-supervise", "hodei-core", "hodei-api"]),
+    ("hodei-provider", &["hodei-core"]),
     ("hodei-sdk", &["hodei-api", "hodei-worker"]),
-    ("hodei-server", &["hodei-core", "hodei-api", "hodei-store"]),
+    ("hodei-server", &["hodei-core", "hodei-api", "hodei-store", "hodei-provider"]),
     ("hodei", &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server", "hodei-sdk"]),
     ("hodei-bench", &["hodei-api", "hodei-sdk"]),
     ("hodei-sim", &["hodei-core"]),
@@ -28,10 +30,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// What the crate without IO, clock and randomness may use.
-const PURE_CRATE: &str = "hodei-core";
+/// The crates without IO, clock and randomness, and what each may use.
+///
 /// `croner` and `jiff` compute: ticks of cron expressions, in time zones whose rules are inside the program.
-const PURE: [&str; 5] = ["croner", "jiff", "serde", "thiserror", "uuid"];
+const PURE: [(&str, &[&str]); 2] = [
+    ("hodei-supervise", &["serde", "thiserror"]),
+    ("hodei-core", &["croner", "hodei-supervise", "jiff", "serde", "thiserror", "uuid"]),
+];
 const PURE_IN_TESTS: [&str; 1] = ["proptest"];
 
 /// Used by the code that `tonic::include_proto!` brings in, which no source file shows.
@@ -43,9 +48,7 @@ pub fn check(tree: &Tree) -> Result<Vec<Finding>> {
     for manifest in &manifests {
         findings.extend(manifest.unused(tree));
         findings.extend(manifest.against_layers());
-        if manifest.name == PURE_CRATE {
-            findings.extend(manifest.impure());
-        }
+        findings.extend(manifest.impure());
     }
     findings.extend(unused_in_workspace(tree, &manifests)?);
     Ok(findings)
@@ -160,17 +163,19 @@ impl Manifest {
     }
 
     fn impure(&self) -> Vec<Finding> {
+        let Some((_, pure)) = PURE.iter().find(|(name, _)| *name == self.name) else { return Vec::new() };
         let wrong = self.dependencies().into_iter().filter(|dependency| {
             let name = dependency.name.as_str();
             let allowed_in_tests = dependency.section == Section::Dev && PURE_IN_TESTS.contains(&name);
-            !PURE.contains(&name) && !allowed_in_tests
+            !pure.contains(&name) && !allowed_in_tests
         });
         wrong
             .map(|dependency| {
                 let message = format!(
-                    "`{}` is not among what {PURE_CRATE} may use ({}; in tests {}): pass in what it would bring",
+                    "`{}` is not among what {} may use ({}; in tests {}): pass in what it would bring",
                     dependency.name,
-                    PURE.join(", "),
+                    self.name,
+                    pure.join(", "),
                     PURE_IN_TESTS.join(", ")
                 );
                 self.finding(&dependency, message)
@@ -379,11 +384,14 @@ mod tests {
     }
 
     #[test]
-    fn the_pure_crate_keeps_to_its_list() {
+    fn the_pure_crates_keep_to_their_lists() {
         let source = "use serde::a; use tokio::b; use proptest::c;";
         let rest = "[dependencies]\nserde = \"1\"\ntokio = \"1\"\n[dev-dependencies]\nproptest = \"1\"\n";
         finds(&check_crate("hodei-core", rest, source), &["crates/a/Cargo.toml:5: `tokio` is not among"]);
         let rest = "[target.'cfg(unix)'.dependencies]\nproptest = \"1\"\n";
         finds(&check_crate("hodei-core", rest, source), &["crates/a/Cargo.toml:4: `proptest` is not among"]);
+        let rest = "[dependencies]\nuuid = \"1\"\n";
+        finds(&check_crate("hodei-core", rest, "use uuid::a;"), &[]);
+        finds(&check_crate("hodei-supervise", rest, "use uuid::a;"), &["crates/a/Cargo.toml:4: `uuid` is not among"]);
     }
 }

@@ -11,8 +11,9 @@ use crate::{
         score::{CAPACITY, HISTORY, Rank, load_of, points, rank},
     },
     requirements::Requirements,
+    template::Reuse,
     time::{Elapsed, Millis},
-    worker::{Capacity, Phase, WorkerRecord, WorkerState},
+    worker::{Capacity, Origin, Phase, WorkerRecord, WorkerState},
 };
 use shelves::{Best, Shelf, Shelves, Spot};
 use std::{
@@ -62,6 +63,8 @@ pub struct WorkerView {
     pub state: WorkerState,
     pub running: u32,
     pub free: Capacity,
+    /// Its stream is open.
+    pub connected: bool,
 }
 
 impl Fleet {
@@ -247,12 +250,12 @@ impl Fleet {
 
     /// Workers whose lease ended more than `grace` ago.
     pub fn expired(&self, now: Elapsed, grace: Millis) -> Vec<WorkerId> {
-        let late = |worker: &&Worker| !worker.lost && now >= worker.expiry() + grace;
+        let late = |worker: &&Worker| worker.has_lease() && now >= worker.expiry() + grace;
         self.workers.values().filter(late).map(|worker| worker.record.id).collect()
     }
 
     pub fn next_expiry(&self, grace: Millis) -> Option<Elapsed> {
-        self.workers.values().filter(|worker| !worker.lost).map(|worker| worker.expiry() + grace).min()
+        self.workers.values().filter(|worker| worker.has_lease()).map(|worker| worker.expiry() + grace).min()
     }
 
     /// Time passed in which no sign of life could have been heard.
@@ -316,7 +319,18 @@ fn pick_from(
 impl Worker {
     /// Whether it takes jobs, as far as it has room for them.
     pub fn is_open(&self) -> bool {
-        self.connection.is_some() && self.record.phase == Phase::Active && !self.paused
+        self.connection.is_some() && self.record.phase == Phase::Active && !self.paused && !self.is_used_up()
+    }
+
+    /// It was made for one job and has had it.
+    fn is_used_up(&self) -> bool {
+        let used_up = |origin: &Origin| origin.used && origin.template.reuse == Reuse::Never;
+        self.record.origin.as_deref().is_some_and(used_up)
+    }
+
+    /// Whether anything depends on its being heard of.
+    fn has_lease(&self) -> bool {
+        !self.lost && self.record.session.is_some()
     }
 
     /// What is free, of one that a job can be sent to now.
@@ -357,11 +371,13 @@ impl Worker {
 
     fn why_not_open(&self) -> &'static str {
         match self.state() {
+            WorkerState::Ready | WorkerState::Busy if self.is_used_up() => "it was made for one job",
+            WorkerState::Ready | WorkerState::Busy => "it is not connected",
             WorkerState::Creating => "it is being made",
             WorkerState::Connecting => "it is not connected",
             WorkerState::Unhealthy => "it was not heard of until its lease ran out",
             WorkerState::Terminating | WorkerState::Terminated => "it is gone",
-            WorkerState::Draining | WorkerState::Ready | WorkerState::Busy => "it is leaving",
+            WorkerState::Draining => "it is leaving",
         }
     }
 
@@ -399,20 +415,24 @@ impl Worker {
     pub fn state(&self) -> WorkerState {
         match (self.record.phase, self.connection) {
             (Phase::Terminated, _) => WorkerState::Terminated,
-            (Phase::Terminating, _) => WorkerState::Terminating,
+            // One that never came does not leave.
+            (Phase::Terminating, _) if self.record.session.is_some() => WorkerState::Terminating,
+            (Phase::Terminating, _) => WorkerState::Connecting,
             (Phase::Creating, _) => WorkerState::Creating,
             (Phase::Connecting, _) => WorkerState::Connecting,
             _ if self.lost => WorkerState::Unhealthy,
             (Phase::Draining, _) => WorkerState::Draining,
-            (Phase::Active, None) => WorkerState::Connecting,
-            (Phase::Active, Some(_)) if self.paused => WorkerState::Draining,
-            (Phase::Active, Some(_)) if self.free().slots == 0 => WorkerState::Busy,
-            (Phase::Active, Some(_)) => WorkerState::Ready,
+            // A stream that breaks is opened again: until its lease is over it counts as there.
+            (Phase::Active, None) if self.record.incarnation.is_none() => WorkerState::Connecting,
+            (Phase::Active, _) if self.paused => WorkerState::Draining,
+            (Phase::Active, _) if self.free().slots == 0 => WorkerState::Busy,
+            (Phase::Active, _) => WorkerState::Ready,
         }
     }
 
     pub fn view(&self) -> WorkerView {
         let running = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
-        WorkerView { record: self.record.clone(), state: self.state(), running, free: self.free() }
+        let connected = self.connection.is_some();
+        WorkerView { record: self.record.clone(), state: self.state(), running, free: self.free(), connected }
     }
 }

@@ -6,6 +6,7 @@ mod leases;
 mod model;
 mod paging;
 mod placement;
+mod provisioning;
 mod queue;
 mod schedules;
 mod tasks;
