@@ -231,6 +231,7 @@ class _Program:
             if job is None:
                 return
             self._here.job = job
+            job._send("started")
             try:
                 end = self._execute(job)
             finally:

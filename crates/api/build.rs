@@ -13,6 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure()
         // Rare, and larger than all that is sent often.
         .boxed(".hodei.v1.Hello.info")
+        .boxed(".hodei.v1.WorkerEvent.kind.info")
         .bytes(".hodei.v1.Assignment.spec")
         .codec_path("crate::wire::Codec")
         .bytes(".hodei.v1.LogChunk.data")

@@ -5,6 +5,7 @@ mod jobs;
 mod providers;
 mod queues;
 mod requirements;
+mod scheduler;
 mod schedules;
 mod stream;
 mod webhooks;
@@ -22,6 +23,8 @@ pub use queues::{
     dead_letter_to_wire, failure_kind, fingerprint_from_wire, fingerprint_to_wire, letter_place, letter_token,
     queue_to_wire, settings_from_wire,
 };
+pub use requirements::{requirements_from_wire, requirements_to_wire};
+pub use scheduler::{decision_to_wire, scheduler_changed, scheduler_from_wire, scheduler_to_wire};
 pub use schedules::{schedule_from_wire, schedule_to_wire, timing_from_wire};
 pub use stream::{
     MAX_RESULT, cut, events_from_wire, events_to_wire, from_server, from_worker, run, to_server, to_worker,

@@ -4,6 +4,9 @@
 //! REST, files of jobs and the children of a handler all use this one form.
 
 pub mod fleet;
+mod requirements;
+
+pub use requirements::{Capability, LabelExpression, Requirements, Taint, Toleration};
 
 use crate::v1;
 use hodei_core::{
@@ -129,16 +132,6 @@ pub struct Script {
     pub interpreter: String,
     #[cfg_attr(feature = "schema", schema(min_length = 1))]
     pub content: String,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Requirements {
-    #[cfg_attr(feature = "schema", schema(minimum = 0))]
-    pub cpu_millis: i64,
-    #[cfg_attr(feature = "schema", schema(minimum = 0))]
-    pub memory_bytes: i64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -463,16 +456,6 @@ fn backoff(name: &str) -> Result<i32, Invalid> {
     let found = BACKOFFS.into_iter().find(|(_, known)| *known == name);
     let problem = || format!("'{name}' is not a backoff; use fixed, exponential or quadratic");
     found.map(|(backoff, _)| backoff.into()).ok_or_else(|| Invalid::new("retry.backoff", problem()))
-}
-
-impl Requirements {
-    fn into_wire(self) -> v1::Requirements {
-        v1::Requirements { cpu_millis: self.cpu_millis, memory_bytes: self.memory_bytes, ..v1::Requirements::default() }
-    }
-
-    fn from_wire(wire: v1::Requirements) -> Self {
-        Self { cpu_millis: wire.cpu_millis, memory_bytes: wire.memory_bytes }
-    }
 }
 
 impl Retry {

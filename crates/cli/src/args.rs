@@ -1,13 +1,12 @@
 //! The command line.
 
 mod fleet;
+mod placement;
 
 pub use fleet::{PoolArgs, PoolCommand, PoolFields, ProviderArgs, ProviderCommand};
+pub use placement::{RequirementArgs, SchedulerArgs, SchedulerCommand, TraitArgs};
 
-use crate::{
-    config::Handler,
-    values::{self, Cores},
-};
+use crate::{config::Handler, values};
 use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use hodei_core::{spec::Secret, time::Millis};
@@ -69,6 +68,9 @@ pub enum Command {
     /// Look at queues, pause them, limit them.
     #[command(subcommand)]
     Queue(QueueCommand),
+    /// How the server decides where jobs run.
+    #[command(subcommand)]
+    Scheduler(SchedulerCommand),
     /// Jobs that failed for good: look, replay, discard.
     #[command(subcommand)]
     Dlq(DlqCommand),
@@ -166,12 +168,8 @@ pub struct JobArgs {
     /// How the wait grows from run to run.
     #[arg(long, value_enum)]
     pub backoff: Option<BackoffArg>,
-    /// Cores to reserve, such as 0.5 or 2.
-    #[arg(long, value_name = "CORES", value_parser = values::cores)]
-    pub cpu: Option<Cores>,
-    /// Memory to reserve, such as 512MiB.
-    #[arg(long, value_name = "SIZE", value_parser = values::size)]
-    pub memory: Option<u64>,
+    #[command(flatten, next_help_heading = "Worker options")]
+    pub needs: RequirementArgs,
     /// Where to tell that it has ended: a POST that is signed as Standard Webhooks describes.
     #[arg(long, value_name = "URL")]
     pub webhook: Option<String>,
@@ -421,6 +419,14 @@ pub enum JobCommand {
     },
     /// Run a failed, timed out or cancelled job again.
     Retry { id: String },
+    /// Show where a job runs or why it waits: every worker with its score, or what keeps the job off it.
+    Explain { id: String },
+    /// Give a waiting job to a worker, ahead of its turn.
+    Assign {
+        id: String,
+        #[arg(value_name = "WORKER")]
+        worker: String,
+    },
     /// Wait until a job has ended, and exit as 'hodei run' would.
     Wait {
         id: String,
@@ -555,7 +561,7 @@ pub struct EventsArgs {
     /// Only of jobs of this queue, and of the queue itself.
     #[arg(long)]
     pub queue: Option<String>,
-    /// Only of these kinds: job, worker, schedule, queue, provider, template.
+    /// Only of these kinds: job, worker, schedule, queue, provider, template, supervision.
     #[arg(long)]
     pub kind: Vec<String>,
     /// End after so many.
@@ -614,11 +620,10 @@ pub struct ServerArgs {
 pub struct UpArgs {
     #[command(flatten)]
     pub server: ServerArgs,
-    /// Jobs at once; one for each core by default.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub slots: Option<u32>,
-    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on) or TYPE=http://ADDRESS.
-    /// May be given several times, and adds to those of the configuration.
+    #[command(flatten)]
+    pub traits: TraitArgs,
+    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on;
+    /// subprocess/SLA:COMMAND with an SLA other than normal) or TYPE=http://ADDRESS. May be given several times, and adds to those of the configuration.
     #[arg(long, value_name = "TYPE=WHAT", value_parser = Handler::parse)]
     pub handler: Vec<Handler>,
     /// Serve the socket alone and leave when there is nothing to do.
@@ -642,6 +647,14 @@ pub enum WorkerCommand {
         #[arg(long, value_name = "TEXT", default_value = "")]
         reason: String,
     },
+    /// Have the processes of a handler started anew: what was given up is tried again, and what runs is replaced once it has
+    /// finished what it holds.
+    Restart {
+        id: String,
+        /// The handler, as 'hodei worker list' names it.
+        #[arg(long, value_name = "NAME")]
+        handler: String,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -655,20 +668,13 @@ pub struct WorkerArgs {
     /// How people see it; the host's name by default.
     #[arg(long)]
     pub name: Option<String>,
-    /// Jobs at once; one for each core by default.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub slots: Option<u32>,
-    /// Cores that jobs may reserve; what the machine has by default.
-    #[arg(long, value_name = "CORES", value_parser = values::cores)]
-    pub cpu: Option<Cores>,
-    /// Memory that jobs may reserve; what the machine has by default.
-    #[arg(long, value_name = "SIZE", value_parser = values::size)]
-    pub memory: Option<u64>,
+    #[command(flatten)]
+    pub traits: TraitArgs,
     /// Let jobs find the environment of this worker, but for what begins with HODEI_. For workers in an image of their own.
     #[arg(long)]
     pub pass_environment: bool,
-    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on) or TYPE=http://ADDRESS.
-    /// May be given several times, and adds to those of the configuration.
+    /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on;
+    /// subprocess/SLA:COMMAND with an SLA other than normal) or TYPE=http://ADDRESS. May be given several times, and adds to those of the configuration.
     #[arg(long, value_name = "TYPE=WHAT", value_parser = Handler::parse)]
     pub handler: Vec<Handler>,
 }

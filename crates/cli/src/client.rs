@@ -14,6 +14,7 @@ use hodei_api::{
         provider_management_service_client::ProviderManagementServiceClient as Providers,
         queue_service_client::QueueServiceClient as Queues,
         schedule_service_client::ScheduleServiceClient as Schedules,
+        scheduler_service_client::SchedulerServiceClient as Scheduler,
         webhook_service_client::WebhookServiceClient as Webhooks,
         worker_admin_service_client::WorkerAdminServiceClient as Admin,
     },
@@ -254,6 +255,10 @@ impl Client {
 
     pub fn queues(&self) -> Queues<Authorized> {
         Queues::new(self.channel.clone())
+    }
+
+    pub fn scheduler(&self) -> Scheduler<Authorized> {
+        Scheduler::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
     pub fn schedules(&self) -> Schedules<Authorized> {

@@ -14,6 +14,7 @@ pub mod provider;
 pub mod queue;
 pub mod run;
 pub mod schedule;
+pub mod scheduler;
 pub mod serve;
 pub mod spec;
 pub mod token;

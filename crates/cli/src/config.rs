@@ -2,13 +2,19 @@
 
 use crate::values::{self, Cores};
 use anyhow::{Context, Result, bail};
-use hodei_core::{spec::Secret, time::Millis};
+use hodei_core::{
+    requirements::{Capability, Isolation, Taint},
+    spec::Secret,
+    time::Millis,
+    worker::Sla,
+};
 use serde::Deserialize;
 use std::{
     collections::BTreeMap,
     env, fs,
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 use toml::{Table, Value};
 
@@ -42,10 +48,12 @@ pub struct Handler {
     pub http: Option<String>,
     pub directory: Option<PathBuf>,
     pub environment: Option<BTreeMap<String, String>>,
+    pub sla: Option<Sla>,
     pub processes: Option<u32>,
-    pub concurrency: Option<u32>,
+    pub warm: Option<u32>,
     #[serde(default, deserialize_with = "values::given_length_field")]
-    pub heartbeat: Option<Millis>,
+    pub idle: Option<Millis>,
+    pub concurrency: Option<u32>,
     #[serde(default, deserialize_with = "values::given_length_field")]
     pub timeout: Option<Millis>,
     pub retries: Option<u32>,
@@ -70,7 +78,7 @@ pub enum Machinery<'h> {
 }
 
 impl Handler {
-    /// `TYPE=COMMAND`, `TYPE=subprocess:COMMAND` or `TYPE=http://…`.
+    /// `TYPE=COMMAND`, `TYPE=subprocess:COMMAND`, `TYPE=subprocess/SLA:COMMAND` or `TYPE=http://…`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let usage = "write TYPE=COMMAND, TYPE=subprocess:COMMAND or TYPE=http://ADDRESS";
         let (task_type, what) = text.split_once('=').ok_or(usage)?;
@@ -79,6 +87,11 @@ impl Handler {
         }
         let handler = Self { task_type: task_type.to_owned(), ..Self::default() };
         let line = |line: &str| Some(Words::Line(line.trim().to_owned()));
+        let with_sla = what.strip_prefix("subprocess/").and_then(|rest| rest.split_once(':'));
+        if let Some((sla, program)) = with_sla {
+            let sla = Some(Sla::parse(sla).map_err(|unknown| unknown.to_string())?);
+            return Ok(Self { subprocess: line(program), sla, ..handler });
+        }
         Ok(match what.strip_prefix("subprocess:") {
             Some(program) => Self { subprocess: line(program), ..handler },
             None if what.starts_with("http://") || what.starts_with("https://") => {
@@ -105,9 +118,11 @@ impl Handler {
         let settings = [
             ("directory", self.directory.is_some(), for_processes),
             ("environment", self.environment.is_some(), for_processes),
+            ("sla", self.sla.is_some(), for_subprocess),
             ("processes", self.processes.is_some(), for_subprocess),
+            ("warm", self.warm.is_some(), for_subprocess),
+            ("idle", self.idle.is_some(), for_subprocess),
             ("concurrency", self.concurrency.is_some(), for_subprocess),
-            ("heartbeat", self.heartbeat.is_some(), for_subprocess),
             ("timeout", self.timeout.is_some(), for_http),
             ("retries", self.retries.is_some(), for_http),
             ("authorization", self.authorization.is_some(), for_http),
@@ -169,6 +184,19 @@ pub struct Worker {
     pub cpu: Option<Cores>,
     #[serde(deserialize_with = "values::optional_size_field")]
     pub memory: Option<u64>,
+    #[serde(deserialize_with = "values::optional_size_field")]
+    pub disk: Option<u64>,
+    pub gpus: u32,
+    #[serde(deserialize_with = "values::labels_field")]
+    pub labels: Vec<(Arc<str>, Arc<str>)>,
+    #[serde(deserialize_with = "values::taints_field")]
+    pub taints: Vec<Taint>,
+    #[serde(deserialize_with = "values::capabilities_field")]
+    pub capabilities: Vec<Capability>,
+    pub zone: String,
+    #[serde(deserialize_with = "values::isolation_field")]
+    pub isolation: Isolation,
+    pub image: String,
     pub pids_limit: u32,
     #[serde(deserialize_with = "values::size_field")]
     pub spool: u64,
@@ -268,11 +296,28 @@ mod tests {
     }
 
     #[test]
+    fn what_a_worker_is_is_read_and_its_mistakes_named() {
+        let read = |text: &str| Config::from_text(&format!("[worker]\n{text}")).map(|config| config.worker);
+        let worker = read("labels = ['disk=ssd']\ntaints = ['gpu:PreferNoSchedule']\nisolation = 'vm'\ndisk = '1GiB'");
+        let worker = worker.expect("a worker");
+        assert_eq!((worker.labels.len(), worker.isolation, worker.disk), (1, Isolation::Vm, Some(1 << 30)));
+        for (text, part) in [
+            ("labels = ['disk']", "worker.labels"),
+            ("taints = ['x:Never']", "worker.taints"),
+            ("isolation = 'wall'", "worker.isolation"),
+            ("capabilities = ['cuda:12']", "worker.capabilities"),
+        ] {
+            let problem = format!("{:#}", read(text).expect_err("must be refused"));
+            assert!(problem.contains(part), "{text}: {problem}");
+        }
+    }
+
+    #[test]
     fn handlers_are_read_and_their_mistakes_named() {
         let read = |text: &str| Config::from_text(&format!("[[handler]]\ntype = 'a'\n{text}")).map(|c| c.handler);
         let handlers = read("http = 'http://h/'\ntimeout = '5s'\n[[handler]]\ntype = 'b.*'\nsubprocess = ['x', 'y']");
         let handlers = handlers.expect("two handlers");
-        assert_eq!((handlers[0].timeout, handlers[0].heartbeat), (Some(Millis::seconds(5)), None));
+        assert_eq!((handlers[0].timeout, handlers[0].sla), (Some(Millis::seconds(5)), None));
         let args = Words::Args(vec!["x".into(), "y".into()]);
         assert_eq!(handlers[1].machinery().expect("a kind"), Machinery::Subprocess(&args));
         for (text, part) in [
@@ -282,6 +327,8 @@ mod tests {
             ("", "handler a: give one of"),
             ("command = 'x'\nhttp = 'http://h/'", "handler a: give one of"),
             ("command = 'x'\nprocesses = 2", "handler a: 'processes' means nothing"),
+            ("http = 'http://h/'\nsla = 'high'", "handler a: 'sla' means nothing"),
+            ("subprocess = 'x'\nsla = 'urgent'", "handler[0].sla"),
         ] {
             let problem = format!("{:#}", read(text).expect_err("must be refused"));
             assert!(problem.contains(part), "{text}: {problem}");
@@ -294,6 +341,9 @@ mod tests {
         let line = |text: &str| Some(Words::Line(text.to_owned()));
         assert_eq!(kind("a=./x.sh --k=v"), Ok((line("./x.sh --k=v"), None, None)));
         assert_eq!(kind("a.*=subprocess: python3 x.py"), Ok((None, line("python3 x.py"), None)));
+        assert_eq!(kind("a=subprocess/critical:./x"), Ok((None, line("./x"), None)));
+        assert_eq!(Handler::parse("a=subprocess/critical:./x").map(|handler| handler.sla), Ok(Some(Sla::Critical)));
+        assert!(kind("a=subprocess/urgent:./x").is_err_and(|problem| problem.contains("urgent")));
         assert_eq!(kind("a=http://h/?q=1"), Ok((None, None, Some("http://h/?q=1".to_owned()))));
         assert!(kind("a").is_err() && kind("=x").is_err() && kind("a= ").is_err());
     }

@@ -21,6 +21,7 @@ pub fn of(job: &Job) -> u8 {
         JobState::Succeeded => OK,
         JobState::TimedOut => TIMED_OUT,
         JobState::Cancelled => CANCELLED,
+        _ if !job.rejected_because.is_empty() => HODEI_FAILED,
         _ => job.executions.last().map_or(HODEI_FAILED, of_execution),
     }
 }

@@ -89,11 +89,19 @@ async fn dispatch(common: args::Common, config: Config, command: Command) -> any
         Command::Queue(command) => commands::queue::run(&mut client, command, json).await,
         Command::Dlq(command) => commands::dlq::run(&mut client, command, json).await,
         Command::Events(args) => commands::events::run(&mut client, args, json).await,
+        Command::Job(JobCommand::Explain { id }) => commands::scheduler::explain(&mut client, id, json).await,
+        Command::Job(JobCommand::Assign { id, worker }) => {
+            commands::scheduler::assign(&mut client, id, worker, json).await
+        }
+        Command::Scheduler(command) => commands::scheduler::run(&mut client, command, json).await,
         Command::Job(JobCommand::Retry { id }) => commands::job::retry(&mut client, id, json).await,
         Command::Job(JobCommand::Wait { id, timeout }) => commands::job::wait(client, id, timeout, json).await,
         Command::Worker(WorkerCommand::List) => commands::worker::list(&mut client, json).await,
         Command::Worker(WorkerCommand::Drain { id, deadline, reason }) => {
             commands::worker::drain(&mut client, id, deadline, reason, json).await
+        }
+        Command::Worker(WorkerCommand::Restart { id, handler }) => {
+            commands::worker::restart(&mut client, id, handler, json).await
         }
         Command::Provider(command) => commands::provider::run(&mut client, command, json).await,
         Command::Pool(command) => commands::pool::run(&mut client, command, json).await,

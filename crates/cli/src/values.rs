@@ -1,9 +1,18 @@
 //! How people write lengths of time, sizes and cores.
 
+mod traits;
+
+pub use traits::{capability, isolation, label, selector, taint, toleration};
+
 use bytesize::ByteSize;
 use hodei_api::v1::Misfire;
-use hodei_core::{spec::Secret, time::Millis};
+use hodei_core::{
+    requirements::{Capability, Isolation, Taint},
+    spec::Secret,
+    time::Millis,
+};
 use serde::{Deserialize, Deserializer, de::Error};
+use std::sync::Arc;
 
 /// Thousandths of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,8 +138,7 @@ pub fn length_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Millis
 }
 
 pub fn lengths_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Millis>, D::Error> {
-    let texts = Vec::<String>::deserialize(deserializer)?;
-    texts.iter().map(|text| length(text).map_err(D::Error::custom)).collect()
+    list(deserializer, length)
 }
 
 /// A setting that may be left out.
@@ -152,6 +160,30 @@ pub fn optional_size_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result
 
 pub fn optional_cores_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cores>, D::Error> {
     optional(deserializer, cores)
+}
+
+pub fn isolation_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Isolation, D::Error> {
+    isolation(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
+pub fn labels_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(Arc<str>, Arc<str>)>, D::Error> {
+    list(deserializer, label)
+}
+
+pub fn taints_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Taint>, D::Error> {
+    list(deserializer, taint)
+}
+
+pub fn capabilities_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Capability>, D::Error> {
+    list(deserializer, capability)
+}
+
+fn list<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts.iter().map(|text| parse(text).map_err(D::Error::custom)).collect()
 }
 
 fn optional<'de, D: Deserializer<'de>, T>(

@@ -66,8 +66,8 @@ pub struct Extra {
     pub has_data: bool,
     /// It failed for good and was taken out of the dead-letter queue.
     pub discarded: bool,
-    /// Why it failed for good without being given to a worker.
-    pub refused: Option<Box<Failure>>,
+    /// Why it failed without having been given to a worker.
+    pub rejected: Option<Failure>,
 }
 
 /// One attempt at a job on one worker.
@@ -162,16 +162,21 @@ impl Job {
         self.executions.last_mut()
     }
 
-    /// Why it was refused, or else why the last attempt failed, if it did.
+    /// Why it failed without having been given to a worker.
+    pub fn rejected(&self) -> Option<&Failure> {
+        self.extra.as_ref()?.rejected.as_ref()
+    }
+
+    /// Why the last attempt failed, if it did, or there was none.
     pub fn last_failure(&self) -> Option<&Failure> {
-        let refused = self.extra.as_ref().and_then(|extra| extra.refused.as_deref());
-        let failed = || {
-            self.executions.iter().rev().find_map(|execution| match &execution.outcome {
-                Some(Outcome::Failed(failure)) => Some(failure),
-                _ => None,
-            })
-        };
-        refused.or_else(failed)
+        self.rejected().or_else(|| self.last_failed_attempt())
+    }
+
+    fn last_failed_attempt(&self) -> Option<&Failure> {
+        self.executions.iter().rev().find_map(|execution| match &execution.outcome {
+            Some(Outcome::Failed(failure)) => Some(failure),
+            _ => None,
+        })
     }
 
     pub fn started_at(&self) -> Option<Time> {

@@ -45,6 +45,22 @@ pub enum Change {
         what: TemplateChange,
         at: Time,
     },
+    Supervision {
+        worker: WorkerId,
+        news: Supervision,
+    },
+}
+
+/// Word of those who watch over something that lives and works.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Supervision {
+    /// What is watched over: a handler of the worker, or nothing for the worker itself.
+    pub what: Arc<str>,
+    /// Such as `worker_replaced`.
+    pub event: Arc<str>,
+    /// For people.
+    pub detail: String,
+    pub at: Time,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

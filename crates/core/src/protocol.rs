@@ -3,6 +3,7 @@
 use crate::{
     id::{ExecutionId, Incarnation, JobId},
     job::Progress,
+    journal::Supervision,
     spec::JobSpec,
     state::Outcome,
     time::{Millis, Time},
@@ -33,6 +34,10 @@ pub enum FromWorker {
     Finished(Finished),
     /// From now on it wants nothing more; what it gives back must not come to it again.
     Leaving,
+    /// What it is from now on.
+    Info(Box<WorkerInfo>),
+    /// Word of what it watches over.
+    Supervision(Supervision),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +133,10 @@ pub enum ToWorker {
     /// Take no more work; end when what runs has ended, and give back what still runs after `within`.
     Drain {
         within: Option<Millis>,
+    },
+    /// A person wants the processes of this handler started anew.
+    RestartHandler {
+        handler: String,
     },
 }
 

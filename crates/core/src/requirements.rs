@@ -1,8 +1,7 @@
 //! What a job asks of the worker that runs it, and when a worker has it.
 
-use crate::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// What a job reserves on its worker besides one slot, and what the worker must be like.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -160,6 +159,63 @@ impl Constraints {
     }
 }
 
+impl Expression {
+    pub fn holds(&self, labels: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
+        let value = labels.get(&self.key);
+        match self.operator {
+            Operator::In => value.is_some_and(|value| self.values.contains(value)),
+            Operator::NotIn => value.is_none_or(|value| !self.values.contains(value)),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
+/// As people write it.
+impl fmt::Display for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = &self.key;
+        match self.operator {
+            Operator::In if self.values.len() == 1 => write!(f, "{key}={}", self.values[0]),
+            Operator::In => write!(f, "{key} in ({})", self.values.join(", ")),
+            Operator::NotIn => write!(f, "{key} notin ({})", self.values.join(", ")),
+            Operator::Exists => f.write_str(key),
+            Operator::DoesNotExist => write!(f, "!{key}"),
+        }
+    }
+}
+
+impl Toleration {
+    pub fn covers(&self, taint: &Taint) -> bool {
+        self.key.as_ref().is_none_or(|key| *key == taint.key)
+            && self.value.as_ref().is_none_or(|value| *value == taint.value)
+    }
+}
+
+impl fmt::Display for Taint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.key)?;
+        if self.value.is_empty() { Ok(()) } else { write!(f, "={}", self.value) }
+    }
+}
+
+impl Capability {
+    /// Whether this is what is asked for: the same name, and the parameters that were named.
+    pub fn provides(&self, asked: &Capability) -> bool {
+        self.name == asked.name && asked.parameters.iter().all(|(key, value)| self.parameters.get(key) == Some(value))
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        for (i, (key, value)) in self.parameters.iter().enumerate() {
+            write!(f, "{}{key}={value}", if i == 0 { ':' } else { ',' })?;
+        }
+        Ok(())
+    }
+}
+
 impl Isolation {
     pub const ALL: [Isolation; 3] = [Isolation::Process, Isolation::Container, Isolation::Vm];
 
@@ -203,47 +259,5 @@ impl TaintEffect {
 
     pub fn parse(name: &str) -> Option<Self> {
         [TaintEffect::NoSchedule, TaintEffect::PreferNoSchedule].into_iter().find(|effect| effect.name() == name)
-    }
-}
-
-impl Constraints {
-    /// Whether a worker that says this of itself has all that is a must.
-    pub fn met_by(&self, info: &WorkerInfo) -> bool {
-        let tolerated = |taint: &Taint| self.tolerations.iter().any(|toleration| toleration.covers(taint));
-        let repelled = info.taints.iter().any(|taint| taint.effect == TaintEffect::NoSchedule && !tolerated(taint));
-        let capable = |asked: &Capability| info.capabilities.iter().any(|has| has.covers(asked));
-        !repelled
-            && info.isolation >= self.isolation
-            && self.image.as_ref().is_none_or(|image| info.image.as_ref() == Some(image))
-            && self.selector.iter().all(|expression| expression.holds(&info.labels))
-            && self.capabilities.iter().all(capable)
-            && (!self.zone_required || info.zone == self.zone)
-    }
-}
-
-impl Toleration {
-    pub fn covers(&self, taint: &Taint) -> bool {
-        self.key.as_ref().is_none_or(|key| *key == taint.key)
-            && self.value.as_ref().is_none_or(|value| *value == taint.value)
-    }
-}
-
-impl Capability {
-    /// Whether one that has this has what is asked for.
-    pub fn covers(&self, asked: &Capability) -> bool {
-        self.name == asked.name && asked.parameters.iter().all(|(name, value)| self.parameters.get(name) == Some(value))
-    }
-}
-
-impl Expression {
-    pub fn holds(&self, labels: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
-        let value = labels.get(&self.key);
-        let listed = value.is_some_and(|value| self.values.contains(value));
-        match self.operator {
-            Operator::In => listed,
-            Operator::NotIn => !listed,
-            Operator::Exists => value.is_some(),
-            Operator::DoesNotExist => value.is_none(),
-        }
     }
 }

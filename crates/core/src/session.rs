@@ -8,6 +8,7 @@ use crate::{
     defect::{Defect, planted},
     id::{ExecutionId, IdMap, Incarnation},
     job::Progress,
+    journal::Supervision,
     protocol::{Assignment, Finished, FromWorker, Hello, LogAck, StopReason, ToWorker, Welcome},
     state::Outcome,
     time::{Elapsed, Millis, Time},
@@ -56,6 +57,8 @@ pub enum Action {
     Conclude(Finished),
     /// Whatever runs must be gone by then.
     SetLease(Elapsed),
+    /// A person wants the processes of this handler started anew.
+    RestartHandler(String),
     /// Nothing was heard for too long: drop the stream and open a new one.
     Reconnect,
     /// Everything is finished and delivered. `for_good`: the operator wants this worker gone.
@@ -66,6 +69,8 @@ pub enum Action {
 
 /// Bytes of records that may be under way at one time.
 const SEND_WINDOW: usize = 2 << 20;
+/// Word of what it watches over that may wait for the stream; older word is forgotten first.
+const NEWS: usize = 256;
 /// Until the server says otherwise.
 const FIRST_HEARTBEAT: Millis = Millis::seconds(10);
 
@@ -73,6 +78,9 @@ const FIRST_HEARTBEAT: Millis = Millis::seconds(10);
 pub struct Session {
     incarnation: Incarnation,
     info: WorkerInfo,
+    /// The server has been told something else.
+    changed: bool,
+    news: VecDeque<Supervision>,
     slots: usize,
     link: Link,
     heartbeat: Millis,
@@ -135,6 +143,8 @@ impl Session {
             incarnation,
             slots: info.capacity.slots as usize,
             info,
+            changed: false,
+            news: VecDeque::new(),
             link: Link::Down,
             heartbeat: FIRST_HEARTBEAT,
             next_heartbeat: Elapsed(0),
@@ -179,6 +189,7 @@ impl Session {
         self.next_heartbeat = now + self.heartbeat;
         let held = self.runs.keys().copied().chain(self.waiting.iter().map(|waiting| waiting.execution)).collect();
         let ended = self.ended.iter().copied().collect();
+        self.changed = false;
         self.send(FromWorker::Hello(Hello {
             incarnation: self.incarnation,
             info: Some(Box::new(self.info.clone())),
@@ -214,6 +225,7 @@ impl Session {
                 self.release_at = within.map(|within| now + within);
                 self.leave(true);
             }
+            ToWorker::RestartHandler { handler } => self.actions.push(Action::RestartHandler(handler)),
         }
         self.release_if_due();
         self.settle();
@@ -232,6 +244,7 @@ impl Session {
         if self.leaving.is_some() {
             self.send(FromWorker::Leaving);
         }
+        self.tell();
         for verdict in welcome.held {
             if verdict.keep {
                 self.forget_logs(LogAck { execution: verdict.execution, entries: verdict.log_entries });
@@ -311,6 +324,41 @@ impl Session {
             self.actions.push(Action::Reconnect);
         } else {
             self.send_if_up(FromWorker::Heartbeat { sent: now.0 });
+        }
+    }
+
+    // ---- what it is, and what it watches over -----------------------------------------------------------------------
+
+    pub fn info(&self) -> &WorkerInfo {
+        &self.info
+    }
+
+    /// It is something else from now on. Its size stays.
+    pub fn redescribe(&mut self, info: WorkerInfo) {
+        self.changed = true;
+        self.info = info;
+        self.tell();
+    }
+
+    /// What the server should hear of what it watches over.
+    pub fn supervised(&mut self, news: Supervision) {
+        if self.news.len() == NEWS {
+            self.news.pop_front();
+        }
+        self.news.push_back(news);
+        self.tell();
+    }
+
+    /// Before anything else is said: what is given back because of it must not come again.
+    fn tell(&mut self) {
+        if !self.is_up() {
+            return;
+        }
+        if std::mem::take(&mut self.changed) {
+            self.send(FromWorker::Info(Box::new(self.info.clone())));
+        }
+        for news in std::mem::take(&mut self.news) {
+            self.send(FromWorker::Supervision(news));
         }
     }
 

@@ -137,7 +137,7 @@ pub enum FailureKind {
     WorkerLost,
     /// No sign came from the job itself for longer than allowed.
     HeartbeatTimeout,
-    /// No worker can run it, and none will come.
+    /// Nothing can run it: it was never given to a worker.
     Rejected,
     /// No worker can be made in the image that it asks for.
     Image,
@@ -192,7 +192,7 @@ pub enum Event {
     Cancel(String),
     /// It waited in the queue too long.
     QueueTimeout,
-    /// No worker can ever run it.
+    /// Nothing can run it, and nothing will.
     Reject,
     /// A user wants it run again.
     Retry,

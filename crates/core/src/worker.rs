@@ -2,12 +2,12 @@
 
 use crate::{
     id::{Incarnation, JobId, WorkerId},
-    requirements::{Capability, Isolation, Taint},
+    requirements::{Capability, Isolation, Requirements, Taint},
     template::WorkerTemplate,
     time::Time,
     token::Hash,
 };
-use hodei_supervise::Sla;
+pub use hodei_supervise::Sla;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,6 +41,19 @@ pub struct WorkerInfo {
     pub image: Option<Arc<str>>,
     #[serde(default)]
     pub sla: Sla,
+    /// Its handlers that have processes of their own.
+    #[serde(default)]
+    pub handlers: Vec<HandlerInfo>,
+}
+
+/// A handler whose processes the worker supervises.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandlerInfo {
+    /// The type, or pattern of types, that it is there for.
+    pub name: String,
+    pub sla: Sla,
+    /// False when it was given up: then the worker does not offer its types until a person asks.
+    pub up: bool,
 }
 
 /// What kinds of work a worker runs.
@@ -73,6 +86,55 @@ pub struct Capacity {
     pub gpus: u32,
 }
 
+impl Capacity {
+    /// Whether there is a slot and what is asked for.
+    pub fn fits(&self, asked: &Requirements) -> bool {
+        self.slots > 0
+            && self.cpu_millis >= asked.cpu_millis
+            && self.memory_bytes >= asked.memory_bytes
+            && self.disk_bytes >= asked.disk_bytes
+            && self.gpus >= asked.gpus
+    }
+
+    /// Counts one more job that takes this.
+    pub fn add(&mut self, asked: &Requirements) {
+        self.slots += 1;
+        self.cpu_millis += asked.cpu_millis;
+        self.memory_bytes += asked.memory_bytes;
+        self.disk_bytes += asked.disk_bytes;
+        self.gpus += asked.gpus;
+    }
+
+    /// Counts one job less that takes this.
+    pub fn remove(&mut self, asked: &Requirements) {
+        self.slots -= 1;
+        self.cpu_millis -= asked.cpu_millis;
+        self.memory_bytes -= asked.memory_bytes;
+        self.disk_bytes -= asked.disk_bytes;
+        self.gpus -= asked.gpus;
+    }
+
+    /// What is left of it; nothing of that which more is used of than there is.
+    pub fn without(&self, used: &Capacity) -> Capacity {
+        Capacity {
+            slots: self.slots.saturating_sub(used.slots),
+            cpu_millis: self.cpu_millis.saturating_sub(used.cpu_millis),
+            memory_bytes: self.memory_bytes.saturating_sub(used.memory_bytes),
+            disk_bytes: self.disk_bytes.saturating_sub(used.disk_bytes),
+            gpus: self.gpus.saturating_sub(used.gpus),
+        }
+    }
+
+    /// Whether nothing of it is more than of the other.
+    pub fn within(&self, other: &Capacity) -> bool {
+        self.slots <= other.slots
+            && self.cpu_millis <= other.cpu_millis
+            && self.memory_bytes <= other.memory_bytes
+            && self.disk_bytes <= other.disk_bytes
+            && self.gpus <= other.gpus
+    }
+}
+
 /// A registered worker, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerRecord {
@@ -94,6 +156,26 @@ pub struct WorkerRecord {
     /// What became of jobs that it ran, by the types of their tasks; processes are under the empty name.
     #[serde(default)]
     pub history: BTreeMap<Arc<str>, Tally>,
+}
+
+/// A worker remembers how it fared with no more types of tasks than this.
+const REMEMBERED_TYPES: usize = 64;
+
+impl WorkerRecord {
+    /// How it fared with tasks of this type so far.
+    pub fn tally(&self, task_type: Option<&str>) -> Option<&Tally> {
+        if self.history.is_empty() { None } else { self.history.get(task_type.unwrap_or_default()) }
+    }
+
+    pub(crate) fn remember(&mut self, task_type: Option<&Arc<str>>, success: bool) {
+        if let Some(tally) = self.history.get_mut(task_type.map_or("", |task_type| task_type)) {
+            tally.count(success);
+        } else if self.history.len() < REMEMBERED_TYPES {
+            let mut tally = Tally::default();
+            tally.count(success);
+            self.history.insert(task_type.cloned().unwrap_or_else(|| "".into()), tally);
+        }
+    }
 }
 
 /// How a worker came to be that a provider made.
@@ -121,6 +203,17 @@ pub struct Drain {
 pub struct Tally {
     pub succeeded: u64,
     pub failed: u64,
+}
+
+impl Tally {
+    /// Counts one more. Old ends fade: once there are many, each counts half.
+    pub fn count(&mut self, success: bool) {
+        const MANY: u64 = 1000;
+        if self.succeeded + self.failed >= MANY {
+            (self.succeeded, self.failed) = (self.succeeded / 2, self.failed / 2);
+        }
+        *(if success { &mut self.succeeded } else { &mut self.failed }) += 1;
+    }
 }
 
 /// How far a worker is in its life, as far as that must survive a restart of the server. Whether it is connected,

@@ -7,6 +7,7 @@ mod jobs;
 mod logs;
 mod providers;
 mod queues;
+mod scheduler;
 mod schedules;
 mod webhooks;
 mod workers;
@@ -114,10 +115,11 @@ impl From<Refusal> for Problem {
         match refusal {
             Refusal::NoSuchJob(_)
             | Refusal::NoSuchWorker(_)
+            | Refusal::NoSuchHandler(..)
             | Refusal::NoSuchSchedule
             | Refusal::NoSuchProvider(_)
             | Refusal::NoSuchTemplate(_) => Problem::NotFound(said),
-            Refusal::Illegal(_) => Problem::Precondition(said),
+            Refusal::Illegal(_) | Refusal::NotConnected(_) | Refusal::NotPlaced(_) => Problem::Precondition(said),
             Refusal::Token(_) => Problem::Unauthenticated(said),
             Refusal::NoSuchDependency(id) => {
                 Problem::Invalid(Invalid::new("depends_on", format!("there is no job {id}")))

@@ -750,6 +750,9 @@ impl Loop {
                 Some((connection, Parcel::Message(ToWorker::Stop { execution, why })))
             }
             Effect::Drain { connection, within, .. } => Some((connection, Parcel::Message(ToWorker::Drain { within }))),
+            Effect::RestartHandler { connection, handler, .. } => {
+                Some((connection, Parcel::Message(ToWorker::RestartHandler { handler })))
+            }
             Effect::Park { connection, lease, .. } => Some((connection, Parcel::Message(ToWorker::Park { lease }))),
             Effect::Close { connection, .. } => Some((connection, Parcel::Close)),
             Effect::Answer { .. }

@@ -97,8 +97,18 @@ pub struct Event {
     /// Of a job; empty when the job is not kept any more.
     pub queue: Arc<str>,
     pub attempt: u32,
+    /// Of supervision: the handler.
+    pub what: Arc<str>,
     /// For people, where there is more to say.
     pub detail: String,
+}
+
+impl Event {
+    /// Its place is not known yet.
+    fn new(at: Time, name: String, subject: String) -> Self {
+        let id = EventId { commit: JournalId(0), place: 0 };
+        Self { id, at, name, subject, queue: "".into(), attempt: 0, what: "".into(), detail: String::new() }
+    }
 }
 
 /// What a follower wants to hear of; all that is set must match.
@@ -110,7 +120,7 @@ pub struct Wanted {
     pub kinds: Vec<String>,
 }
 
-const KINDS: [&str; 6] = ["job", "worker", "schedule", "queue", "provider", "template"];
+const KINDS: [&str; 7] = ["job", "worker", "schedule", "queue", "provider", "template", "supervision"];
 
 impl Wanted {
     pub fn check(&self) -> Result<(), Invalid> {
@@ -249,27 +259,19 @@ impl Follower {
 
 fn events_of(commit: &Commit, queues: &IdMap<JobId, Arc<str>>) -> Vec<Event> {
     let mut events = Vec::new();
-    let mut push = |at: Time, name: String, subject: String, (queue, attempt): (Arc<str>, u32), detail: &str| {
-        let place = u32::try_from(events.len()).unwrap_or(u32::MAX);
-        let (id, detail) = (EventId { commit: commit.id, place }, detail.to_owned());
-        events.push(Event { id, at, name, subject, queue, attempt, detail });
-    };
-    let empty: Arc<str> = "".into();
-    let none = || (Arc::clone(&empty), 0);
     for change in &commit.changes {
         match change {
-            Change::Job { id, steps } => {
-                let queue = queues.get(id).unwrap_or(&empty);
-                for step in steps {
-                    let name = format!("job.{}", step.state.name());
-                    push(step.at, name, id.to_string(), (Arc::clone(queue), step.attempt), "");
-                }
-            }
+            Change::Job { id, steps } => events.extend(steps.iter().map(|step| Event {
+                queue: queues.get(id).cloned().unwrap_or_default(),
+                attempt: step.attempt,
+                ..Event::new(step.at, format!("job.{}", step.state.name()), id.to_string())
+            })),
             Change::Worker { id, state, at, why } => {
-                push(*at, format!("worker.{}", state.name()), id.to_string(), none(), why);
+                let event = Event::new(*at, format!("worker.{}", state.name()), id.to_string());
+                events.push(Event { detail: why.clone(), ..event });
             }
             Change::Schedule { id, what, at } => {
-                push(*at, format!("schedule.{}", schedule_word(*what)), id.to_string(), none(), "");
+                events.push(Event::new(*at, format!("schedule.{}", schedule_word(*what)), id.to_string()));
             }
             Change::Queue { name, what, at } => {
                 let word = match what {
@@ -277,17 +279,25 @@ fn events_of(commit: &Commit, queues: &IdMap<JobId, Arc<str>>) -> Vec<Event> {
                     QueueChange::Resumed => "resumed",
                     QueueChange::Configured => "configured",
                 };
-                push(*at, format!("queue.{word}"), name.to_string(), none(), "");
+                events.push(Event::new(*at, format!("queue.{word}"), name.to_string()));
             }
             Change::Provider { name, what, at } => {
-                let event = format!("provider.{}", provider_word(what));
-                push(*at, event, name.to_string(), none(), &provider_detail(what));
+                let event = Event::new(*at, format!("provider.{}", provider_word(what)), name.to_string());
+                events.push(Event { detail: provider_detail(what), ..event });
             }
             Change::Template { name, what, at } => {
-                let event = format!("template.{}", template_word(what));
-                push(*at, event, name.to_string(), none(), template_detail(what));
+                let event = Event::new(*at, format!("template.{}", template_word(what)), name.to_string());
+                events.push(Event { detail: template_detail(what), ..event });
             }
+            Change::Supervision { worker, news } => events.push(Event {
+                what: Arc::clone(&news.what),
+                detail: news.detail.clone(),
+                ..Event::new(news.at, format!("supervision.{}", news.event), worker.to_string())
+            }),
         }
+    }
+    for (place, event) in (0..).zip(&mut events) {
+        event.id = EventId { commit: commit.id, place };
     }
     events
 }
@@ -303,26 +313,6 @@ fn provider_word(what: &ProviderChange) -> &'static str {
     }
 }
 
-fn provider_detail(what: &ProviderChange) -> String {
-    match what {
-        ProviderChange::Health(health) => health.reason().to_owned(),
-        ProviderChange::Failed(failure) => format!("{}: {}", failure.class.name(), failure.message),
-        ProviderChange::Added | ProviderChange::Removed | ProviderChange::Enabled | ProviderChange::Disabled => {
-            String::new()
-        }
-    }
-}
-
-fn template_detail(what: &TemplateChange) -> &str {
-    match what {
-        TemplateChange::Crashed(why)
-        | TemplateChange::Hanging(why)
-        | TemplateChange::NotProducing(why)
-        | TemplateChange::FailedPermanent(why) => why,
-        TemplateChange::Put | TemplateChange::Removed | TemplateChange::Replaced | TemplateChange::Restarted => "",
-    }
-}
-
 fn template_word(what: &TemplateChange) -> &'static str {
     match what {
         TemplateChange::Put => "put",
@@ -333,6 +323,24 @@ fn template_word(what: &TemplateChange) -> &'static str {
         TemplateChange::NotProducing(_) => "worker_not_producing",
         TemplateChange::FailedPermanent(_) => "worker_failed_permanent",
         TemplateChange::Restarted => "restarted",
+    }
+}
+
+fn provider_detail(what: &ProviderChange) -> String {
+    match what {
+        ProviderChange::Health(health) => health.reason().to_owned(),
+        ProviderChange::Failed(failure) => format!("{}: {}", failure.class.name(), failure.message),
+        _ => String::new(),
+    }
+}
+
+fn template_detail(what: &TemplateChange) -> String {
+    match what {
+        TemplateChange::Crashed(why)
+        | TemplateChange::Hanging(why)
+        | TemplateChange::NotProducing(why)
+        | TemplateChange::FailedPermanent(why) => why.clone(),
+        _ => String::new(),
     }
 }
 

@@ -121,6 +121,8 @@ pub fn show_up(message: &FromWorker) -> String {
             format!("{name} ended after {} lines: {:?}", finished.log_entries, finished.outcome)
         }
         FromWorker::Leaving => "leaving".into(),
+        FromWorker::Info(info) => format!("is now {info:?}"),
+        FromWorker::Supervision(news) => format!("{} of {}", news.event, news.what),
     }
 }
 
@@ -147,5 +149,6 @@ pub fn show_down(message: &ToWorker) -> String {
             format!("stored: results [{}], logs [{}]", runs(results), logs.join(", "))
         }
         ToWorker::Drain { .. } => "drain".into(),
+        ToWorker::RestartHandler { handler } => format!("restart {handler}"),
     }
 }

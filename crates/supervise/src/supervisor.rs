@@ -78,8 +78,10 @@ pub enum Verdict {
 pub enum Ask {
     /// Nobody was there: the place is to be filled now.
     Fill,
-    /// Somebody is there or on the way, and is to be replaced in order.
+    /// Somebody is there, and is to be replaced in order.
     Replace,
+    /// Somebody is on the way.
+    Coming,
     /// There is no such place.
     Unknown,
 }
@@ -231,9 +233,15 @@ impl<K: Ord + Clone, W: Ord + Clone> Supervisor<K, W> {
         stalled.collect()
     }
 
+    /// When the work of this place is late unless it shows itself before.
+    pub fn late_at(&self, key: &K) -> Option<Duration> {
+        let (_, since) = self.posts.get(key)?.oldest()?;
+        Some(since.saturating_add(self.sla.output_deadline()))
+    }
+
     /// When to look again: for work that may be late, or for a restart.
     pub fn next_deadline(&self) -> Option<Duration> {
-        let late = self.posts.values().filter_map(|post| Some(post.oldest()?.1 + self.sla.output_deadline()));
+        let late = self.posts.keys().filter_map(|key| self.late_at(key));
         let restarts = self.posts.values().filter_map(|post| match post.stand {
             Stand::Waiting(until) => Some(until),
             _ => None,
@@ -293,7 +301,8 @@ impl<K: Ord + Clone, W: Ord + Clone> Supervisor<K, W> {
                 post.stand = Stand::Waiting(now);
                 Ask::Fill
             }
-            Stand::Filling | Stand::Up(_) => Ask::Replace,
+            Stand::Up(_) => Ask::Replace,
+            Stand::Filling => Ask::Coming,
         };
         self.tell(key, now, EventKind::Asked);
         ask

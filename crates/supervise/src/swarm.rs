@@ -150,6 +150,11 @@ impl<K: Ord + Clone> Swarm<K> {
         hung
     }
 
+    /// When this one hangs unless it is heard of before.
+    pub fn hangs_at(&self, key: &K) -> Option<Duration> {
+        self.members.get(key)?.hangs_at(self.sla)
+    }
+
     /// When to look again: for the first that may hang, or that has been idle for too long.
     pub fn next_deadline(&self) -> Option<Duration> {
         let hangs = self.members.values().filter_map(|health| health.hangs_at(self.sla));

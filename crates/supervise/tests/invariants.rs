@@ -94,12 +94,12 @@ fn invariant_3_the_sla_decides_and_never_changes() {
         // Both take it when they are made and give it only to read.
         assert_eq!((swarm.sla(), supervisor.sla()), (sla, sla));
         let hang = s(heartbeat) * HANG_BEATS;
-        assert_eq!(swarm.next_deadline(), Some(hang));
+        assert_eq!((swarm.next_deadline(), swarm.hangs_at(&1)), (Some(hang), Some(hang)));
         assert!(swarm.hung(hang - Duration::from_millis(1)).is_empty());
         assert_eq!(swarm.hung(hang), [1]);
 
         supervisor.accepted(&1, "job", ZERO);
-        assert_eq!(supervisor.next_deadline(), Some(s(deadline)));
+        assert_eq!((supervisor.next_deadline(), supervisor.late_at(&1)), (Some(s(deadline)), Some(s(deadline))));
         assert!(supervisor.not_producing(s(deadline) - Duration::from_millis(1)).is_empty());
         assert_eq!(supervisor.not_producing(s(deadline)).len(), 1);
 
@@ -236,8 +236,10 @@ fn what_was_given_up_waits_for_a_person() {
     assert_eq!(supervisor.due(s(1_000)), []);
     assert_eq!(supervisor.ask(&1, s(2_000)), Ask::Fill);
     assert_eq!(supervisor.due(s(2_000)), [1]);
+    assert_eq!(supervisor.ask(&1, s(2_000)), Ask::Coming);
     supervisor.up(&1, s(2_001));
-    let all = ["worker_crashed", "worker_failed_permanent", "worker_restart_asked", "worker_replaced"];
+    let asked = "worker_restart_asked";
+    let all = ["worker_crashed", "worker_failed_permanent", asked, asked, "worker_replaced"];
     assert_eq!(names(&mut supervisor), all);
     assert_eq!((supervisor.ask(&1, s(3_000)), supervisor.ask(&9, s(3_000))), (Ask::Replace, Ask::Unknown));
 }

@@ -3,7 +3,7 @@
 use crate::{
     executor::{self, Executor, ExecutorConfig, ExecutorError, ExecutorEvent},
     guardian::GuardianCommand,
-    handlers::{HandlerError, Handlers, Tasks},
+    handlers::{HandlerError, Handlers, Pools, Tasks},
     identity::Identity,
     link::{self, Connect, LinkError, Stream},
     spool::{Entry, Spool},
@@ -18,7 +18,7 @@ use hodei_core::{
     worker::WorkerInfo,
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     io,
     path::{Path, PathBuf},
@@ -165,18 +165,20 @@ async fn live(
         None => None,
     };
     let slots = options.info.capacity.slots;
-    let pools = options.handlers.start(executor.as_ref(), slots, &for_handlers).await?;
+    let pools = options.handlers.start(executor.as_ref(), slots, &events, &for_handlers).await?;
     options.info.offer = options.handlers.offer(tasks_only);
+    options.info.handlers = pools.infos();
     let isolation = executor.as_ref().map(|executor| executor.isolation().to_string());
     tracing::info!(%worker, isolation, tasks = ?options.handlers, "the worker is up");
 
     let incarnation = Incarnation(Uuid::new_v4());
-    let agent = Agent {
+    let mut agent = Agent {
         state: Session::new(incarnation, options.info, recovered),
         connect: options.connect,
         session,
         tasks: Tasks::start(options.handlers, for_handlers, events, Arc::clone(&budget)),
         executor: executor.clone(),
+        pools,
         spool,
         budget,
         stream: None,
@@ -186,7 +188,7 @@ async fn live(
         ending: None,
     };
     let outcome = agent.run(received, wishes).await;
-    pools.close().await;
+    agent.pools.close().await;
     if let Some(executor) = executor {
         executor.shutdown().await;
     }
@@ -218,6 +220,7 @@ struct Agent {
     connect: Connect,
     session: String,
     executor: Option<Executor>,
+    pools: Pools,
     tasks: Tasks,
     spool: Spool,
     budget: Arc<Semaphore>,
@@ -241,7 +244,7 @@ enum Happening {
 
 impl Agent {
     async fn run(
-        mut self,
+        &mut self,
         mut events: mpsc::UnboundedReceiver<ExecutorEvent>,
         mut wishes: watch::Receiver<Wish>,
     ) -> Result<(), AgentError> {
@@ -329,7 +332,22 @@ impl Agent {
                     self.keep(Entry::Finished(finished));
                 }
             }
+            ExecutorEvent::Handler { name, types, up } => self.offer(&name, types, up),
+            ExecutorEvent::Supervision(news) => self.state.supervised(news),
         }
+    }
+
+    /// Tells the server what is run here from now on.
+    fn offer(&mut self, handler: &str, types: BTreeSet<String>, up: bool) {
+        let mut info = self.state.info().clone();
+        info.handlers.iter_mut().filter(|info| info.name == handler).for_each(|info| info.up = up);
+        for task_type in types.into_iter().map(Arc::from) {
+            match up {
+                true => info.offer.task_types.insert(task_type),
+                false => info.offer.task_types.remove(&task_type),
+            };
+        }
+        self.state.redescribe(info);
     }
 
     fn keep(&mut self, entry: Entry) {
@@ -394,6 +412,11 @@ impl Agent {
                 self.tasks.set_lease(deadline);
                 if let Some(executor) = &self.executor {
                     executor.set_lease(deadline);
+                }
+            }
+            Action::RestartHandler(handler) => {
+                if !self.pools.restart(&handler) {
+                    tracing::warn!(handler, "there is no such handler to be started anew");
                 }
             }
             Action::Reconnect => self.drop_stream(),
@@ -466,7 +489,7 @@ impl Agent {
         }
     }
 
-    async fn leave(self, for_good: bool) -> Result<(), AgentError> {
+    async fn leave(&self, for_good: bool) -> Result<(), AgentError> {
         self.tasks.shut_down();
         if for_good {
             link::unregister(&self.connect, &self.session, "drained").await?;

@@ -19,16 +19,16 @@ pub(crate) use run::Tasks;
 pub use subprocess::Subprocess;
 pub use task::{Dependency, Task, Tick};
 
-use crate::executor::Executor;
+use crate::executor::{Executor, ExecutorEvent};
 use futures::future::{BoxFuture, FutureExt};
 use hodei_core::{
     spec::{Invalid, check_task_type},
-    worker::Offer,
+    worker::{HandlerInfo, Offer},
 };
 use std::{collections::BTreeMap, fmt, future::Future, sync::Arc};
 use subprocess::Pool;
 use thiserror::Error;
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::mpsc};
 
 type Handler = Arc<dyn Fn(Task) -> BoxFuture<'static, TaskResult<Done>> + Send + Sync>;
 
@@ -44,7 +44,7 @@ pub struct Handlers {
 
 /// The subprocesses of a worker.
 #[derive(Debug, Default)]
-pub(crate) struct Pools(Vec<Pool>);
+pub(crate) struct Pools(Vec<(String, Pool)>);
 
 #[derive(Debug, Error)]
 #[error("the handler for {task_type} cannot be used: {problem}")]
@@ -134,15 +134,17 @@ impl Handlers {
         &mut self,
         executor: Option<&Executor>,
         slots: u32,
+        events: &mpsc::UnboundedSender<ExecutorEvent>,
         runtime: &Handle,
     ) -> Result<Pools, HandlerError> {
         let mut pools = Pools::default();
         for (pattern, subprocess) in std::mem::take(&mut self.subprocesses) {
             let failed = |problem: String| HandlerError { task_type: pattern.clone(), problem };
             let executor = executor.ok_or_else(|| failed("this worker starts no processes".to_owned()))?;
-            let (pool, types) = subprocess.start(&pattern, executor, slots, runtime).await.map_err(failed)?;
+            let (pool, types) =
+                subprocess.start(&pattern, executor, slots, events.clone(), runtime).await.map_err(failed)?;
             let runner = pool.runner();
-            pools.0.push(pool);
+            pools.0.push((pattern.clone(), pool));
             let fitting: Vec<_> = types.iter().filter(|task_type| fits(&pattern, task_type)).collect();
             if fitting.is_empty() {
                 return Err(failed(format!("it handles {types:?}, and none of these is asked for")));
@@ -176,7 +178,18 @@ fn fits(pattern: &str, task_type: &str) -> bool {
 impl Pools {
     /// Tells all subprocesses to end, and sees to it.
     pub(crate) async fn close(self) {
-        futures::future::join_all(self.0.into_iter().map(Pool::close)).await;
+        futures::future::join_all(self.0.into_iter().map(|(_, pool)| pool.close())).await;
+    }
+
+    pub(crate) fn infos(&self) -> Vec<HandlerInfo> {
+        let info = |(name, pool): &(String, Pool)| HandlerInfo { name: name.clone(), sla: pool.sla(), up: true };
+        self.0.iter().map(info).collect()
+    }
+
+    /// A person wants the processes of a handler started anew. False if there is no such handler.
+    pub(crate) fn restart(&self, handler: &str) -> bool {
+        let found = self.0.iter().find(|(name, _)| name == handler);
+        found.map(|(_, pool)| pool.ask()).is_some()
     }
 }
 

@@ -20,7 +20,7 @@ pub use handlers::{
 pub use hodei_core::{
     id::JobId,
     spec::Invalid,
-    worker::{Capacity, WorkerInfo},
+    worker::{Capacity, Sla, WorkerInfo},
 };
 pub use link::{Connect, LinkError};
 pub use reqwest::{Url, header};

@@ -218,6 +218,7 @@ impl Rig {
             ExecutorEvent::Started { execution, .. } | ExecutorEvent::Progress { execution, .. } => *execution,
             ExecutorEvent::Logs(chunk) => chunk.execution,
             ExecutorEvent::Ended(finished) => finished.execution,
+            other => panic!("there are no handlers: {other:?}"),
         };
         let seen = self.seen.get_mut(&execution).expect("it was started here");
         assert!(seen.finished.is_none(), "nothing follows the end");
@@ -225,6 +226,7 @@ impl Rig {
             ExecutorEvent::Started { .. } => seen.started = true,
             ExecutorEvent::Progress { progress, .. } => seen.progress.push(progress),
             ExecutorEvent::Ended(finished) => seen.finished = Some(finished),
+            ExecutorEvent::Handler { .. } | ExecutorEvent::Supervision(_) => {}
             ExecutorEvent::Logs(chunk) => {
                 assert_eq!(chunk.first, seen.entries);
                 seen.entries = chunk.end();

@@ -392,6 +392,7 @@ pub fn job_to_wire(job: &Job, stored: Stored, waiting_reason: String) -> v1::Job
         tick_ms: extra.and_then(|extra| extra.tick).map_or(0, |tick| tick.0),
         dependencies_left: extra.map_or(0, |extra| count(extra.waiting_on)),
         waiting_reason,
+        rejected_because: job.rejected().map(|failure| failure.message.clone()).unwrap_or_default(),
     }
 }
 

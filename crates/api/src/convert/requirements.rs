@@ -9,6 +9,7 @@ use hodei_core::{
     spec::Invalid,
     supervise::Sla,
 };
+use prost::Message;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -17,8 +18,12 @@ use std::{
 /// They stay in memory for as long as their job or worker does.
 const MAX_ITEMS: usize = 64;
 const MAX_TEXT: usize = 256;
+const MAX_REQUIREMENTS: usize = 4 << 10;
 
 pub fn requirements_from_wire(wire: v1::Requirements) -> Result<Requirements, Invalid> {
+    if wire.encoded_len() > MAX_REQUIREMENTS {
+        return Err(Invalid::new("requirements", format!("must be at most {MAX_REQUIREMENTS} bytes in all")));
+    }
     let number = |field: &str, value: i64| {
         u64::try_from(value).map_err(|_| Invalid::new(format!("requirements.{field}"), "must not be negative"))
     };

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use hodei_core::{
     id::{ExecutionId, Incarnation, JobId},
     job::Progress,
+    journal::Supervision,
     protocol::{
         Assignment, Context, DependencyResult, Finished, FromWorker, Hello, LogAck, LogChunk, StopReason, ToWorker,
         Verdict, Welcome,
@@ -23,6 +24,7 @@ use v1::{server_event::Kind as Server, worker_event::Kind as Worker};
 
 /// Longer ones are cut: a message is for people.
 const MAX_MESSAGE: usize = 4096;
+const MAX_EVENT_NAME: usize = 64;
 /// The largest result that a job may leave.
 pub const MAX_RESULT: usize = 1 << 20;
 /// The jobs that one job may want enqueued as it ends.
@@ -67,6 +69,13 @@ pub fn to_server(message: FromWorker) -> Worker {
         }),
         FromWorker::Finished(finished) => Worker::Finished(finished_to_wire(finished)),
         FromWorker::Leaving => Worker::Leaving(v1::Leaving {}),
+        FromWorker::Info(info) => Worker::Info(Box::new(info_to_wire(&info))),
+        FromWorker::Supervision(news) => Worker::Supervision(v1::Supervision {
+            what: news.what.to_string(),
+            event: news.event.to_string(),
+            detail: news.detail,
+            at_ms: news.at.0,
+        }),
     }
 }
 
@@ -122,8 +131,26 @@ pub fn from_worker(event: v1::WorkerEvent) -> Result<FromWorker, Invalid> {
         Some(Worker::Logs(chunk)) => chunk_from_wire(chunk).map(FromWorker::Logs),
         Some(Worker::Finished(finished)) => finished_from_wire(finished).map(FromWorker::Finished),
         Some(Worker::Leaving(_)) => Ok(FromWorker::Leaving),
+        Some(Worker::Info(info)) => Ok(FromWorker::Info(Box::new(info_from_wire(*info)?))),
+        Some(Worker::Supervision(news)) => supervision_from_wire(news).map(FromWorker::Supervision),
         None => Err(Invalid::new("events.kind", "is not an event that this server knows")),
     }
+}
+
+fn supervision_from_wire(news: v1::Supervision) -> Result<Supervision, Invalid> {
+    let is_name = |text: &str| {
+        (1..=MAX_EVENT_NAME).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+    };
+    if !is_name(&news.event) {
+        let problem = format!("must be 1 to {MAX_EVENT_NAME} lower-case letters and underscores");
+        return Err(Invalid::new("supervision.event", problem));
+    }
+    Ok(Supervision {
+        what: cut(news.what).into(),
+        event: news.event.into(),
+        detail: cut(news.detail),
+        at: Time(news.at_ms),
+    })
 }
 
 fn hello_from_wire(hello: v1::Hello) -> Result<Hello, Invalid> {
@@ -234,6 +261,7 @@ pub fn to_worker(message: ToWorker) -> Vec<v1::ServerEvent> {
         ToWorker::Drain { within } => {
             vec![Server::Drain(v1::Drain { within_ms: within.map(|within| signed(within.0)) })]
         }
+        ToWorker::RestartHandler { handler } => vec![Server::RestartHandler(v1::RestartHandler { handler })],
     };
     kinds.into_iter().map(|kind| v1::ServerEvent { kind: Some(kind) }).collect()
 }
@@ -303,6 +331,7 @@ pub fn from_server(event: v1::ServerEvent) -> Result<ToWorker, Invalid> {
             let within = drain.within_ms.map(|within| Millis(u64::try_from(within).unwrap_or(0)));
             Ok(ToWorker::Drain { within })
         }
+        Some(Server::RestartHandler(restart)) => Ok(ToWorker::RestartHandler { handler: restart.handler }),
         None => Err(Invalid::new("events.kind", "is not an event that this worker knows")),
     }
 }

@@ -11,12 +11,13 @@ use crate::v1;
 use hodei_core::{
     brain::WorkerView,
     spec::{Invalid, check_task_type},
-    worker::{Capacity, Offer, WorkerInfo, WorkerState},
+    worker::{Capacity, HandlerInfo, Offer, Sla, WorkerInfo, WorkerState},
 };
 
 pub(super) const MAX_SLOTS: i32 = 100_000;
 const MAX_TEXT: usize = 256;
 const MAX_TASK_TYPES: usize = 1000;
+const MAX_HANDLERS: usize = 1000;
 
 pub fn info_from_wire(info: v1::WorkerInfo) -> Result<WorkerInfo, Invalid> {
     let capacity = info.capacity.unwrap_or_default();
@@ -63,7 +64,24 @@ pub fn info_from_wire(info: v1::WorkerInfo) -> Result<WorkerInfo, Invalid> {
         image: some_text("info.image", &info.image)?,
         sla: sla_from_wire("info.sla", &info.sla)?,
         offer: Offer { task_types: info.task_types.into_iter().map(Into::into).collect(), tasks_only: info.tasks_only },
+        handlers: handlers_from_wire(info.handlers)?,
     })
+}
+
+fn handlers_from_wire(handlers: Vec<v1::HandlerInfo>) -> Result<Vec<HandlerInfo>, Invalid> {
+    if handlers.len() > MAX_HANDLERS {
+        return Err(Invalid::new("info.handlers", format!("must be at most {MAX_HANDLERS}")));
+    }
+    let handlers = handlers.into_iter().enumerate().map(|(i, handler)| {
+        if handler.name.len() > MAX_TEXT || handler.name.chars().any(char::is_control) {
+            let problem = format!("must be one line of at most {MAX_TEXT} bytes");
+            return Err(Invalid::new(format!("info.handlers[{i}].name"), problem));
+        }
+        let sla = Sla::parse(&handler.sla);
+        let sla = sla.map_err(|unknown| Invalid::new(format!("info.handlers[{i}].sla"), unknown.to_string()))?;
+        Ok(HandlerInfo { name: handler.name, sla, up: !handler.given_up })
+    });
+    handlers.collect()
 }
 
 pub fn info_to_wire(info: &WorkerInfo) -> v1::WorkerInfo {
@@ -82,7 +100,12 @@ pub fn info_to_wire(info: &WorkerInfo) -> v1::WorkerInfo {
         isolation: isolation_to_wire(info.isolation),
         image: info.image.as_deref().unwrap_or_default().to_owned(),
         sla: info.sla.name().to_owned(),
+        handlers: info.handlers.iter().map(handler_to_wire).collect(),
     }
+}
+
+fn handler_to_wire(handler: &HandlerInfo) -> v1::HandlerInfo {
+    v1::HandlerInfo { name: handler.name.clone(), sla: handler.sla.name().to_owned(), given_up: !handler.up }
 }
 
 pub fn capacity_to_wire(capacity: &Capacity) -> v1::Capacity {

@@ -38,8 +38,10 @@ pub async fn run(client: &mut Client, args: EventsArgs, json: bool) -> Result<u8
 fn line(event: &v1::Event) -> String {
     let queue = if event.queue.is_empty() { String::new() } else { format!("  queue {}", event.queue) };
     let run = if event.attempt == 0 { String::new() } else { format!("  run {}", event.attempt) };
+    let what = if event.what.is_empty() { String::new() } else { format!("  handler {}", event.what) };
     let detail = if event.detail.is_empty() { String::new() } else { format!("  {}", event.detail) };
-    format!("{}  {:<18} {}{queue}{run}{detail}", output::timestamp(event.at_ms), event.r#type, event.subject)
+    let (at, name) = (output::timestamp(event.at_ms), &event.r#type);
+    format!("{at}  {name:<18} {}{queue}{run}{what}{detail}", event.subject)
 }
 
 fn event_json(event: &v1::Event) -> serde_json::Value {
@@ -49,7 +51,8 @@ fn event_json(event: &v1::Event) -> serde_json::Value {
         "type": event.r#type,
         "subject": event.subject,
         "queue": (!event.queue.is_empty()).then_some(&event.queue),
-        "detail": (!event.detail.is_empty()).then_some(&event.detail),
         "attempt": (event.attempt > 0).then_some(event.attempt),
+        "what": (!event.what.is_empty()).then_some(&event.what),
+        "detail": (!event.detail.is_empty()).then_some(&event.detail),
     })
 }

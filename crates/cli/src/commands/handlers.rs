@@ -9,8 +9,7 @@ use hodei_worker::{
 };
 use std::path::PathBuf;
 
-const HEARTBEAT: Millis = Millis::seconds(5);
-const SHORTEST_HEARTBEAT: Millis = Millis(100);
+const IDLE: Millis = Millis::seconds(5 * 60);
 const RETRIES: u32 = 5;
 
 pub fn handlers<'h>(configured: impl Iterator<Item = &'h Handler>) -> Result<Handlers> {
@@ -30,17 +29,20 @@ fn add(handlers: &mut Handlers, handler: &Handler) -> Result<()> {
             handlers.add_command(task_type, command)?;
         }
         Machinery::Subprocess(words) => {
-            let heartbeat = handler.heartbeat.unwrap_or(HEARTBEAT);
-            if heartbeat < SHORTEST_HEARTBEAT {
-                bail!("heartbeat: must be at least {}ms", SHORTEST_HEARTBEAT.0);
+            let processes = handler.processes.unwrap_or(1);
+            let warm = handler.warm.unwrap_or(processes);
+            if warm > processes {
+                bail!("warm: there are at most {processes} processes");
             }
             let subprocess = Subprocess {
                 program: program(words)?,
                 directory: directory(handler)?,
                 environment: handler.environment.clone().unwrap_or_default(),
-                processes: handler.processes.unwrap_or(1),
+                processes,
+                warm,
+                idle: handler.idle.unwrap_or(IDLE),
                 concurrency: handler.concurrency.unwrap_or(0),
-                heartbeat,
+                sla: handler.sla.unwrap_or_default(),
             };
             handlers.add_subprocess(task_type, subprocess)?;
         }

@@ -142,11 +142,13 @@ pub fn describe(job: &v1::Job) {
         ("priority", output::priority_name(spec.priority())),
         ("state", output::state_name(job.state())),
         ("why", job.waiting_reason.clone()),
+        ("rejected", job.rejected_because.clone()),
         (
             "runs",
             format!("{} of {}", job.attempt, spec.retry.as_ref().and_then(|retry| retry.max_attempts).unwrap_or(0)),
         ),
         ("work", work_line(&spec)),
+        ("asks for", spec.requirements.clone().map(asks_for).unwrap_or_default()),
         ("created", output::timestamp(job.created_at_ms)),
         ("not before", output::timestamp(job.delayed_until_ms)),
         ("started", output::timestamp(job.started_at_ms)),
@@ -180,6 +182,15 @@ pub fn work_line(spec: &v1::JobSpec) -> String {
         Some(v1::work::Kind::Task(task)) => format!("task {} {}", task.r#type, String::from_utf8_lossy(&task.payload)),
         None => String::new(),
     }
+}
+
+/// What it asks of its worker, as JSON would have it, without what is zero.
+fn asks_for(wire: v1::Requirements) -> String {
+    let Ok(Value::Object(asked)) = serde_json::to_value(hodei_api::json::Requirements::from_wire(wire)) else {
+        return String::new();
+    };
+    let asked = asked.into_iter().filter(|(_, value)| *value != json!(0));
+    asked.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }
 
 fn execution_line(execution: &v1::Execution) -> String {

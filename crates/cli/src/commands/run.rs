@@ -55,6 +55,9 @@ pub fn say_why(job: &v1::Job) {
     let by_itself = last.is_some_and(|execution| execution.failure_kind == "exit_code");
     match job.state() {
         v1::JobState::Succeeded => {}
+        v1::JobState::Failed if !job.rejected_because.is_empty() => {
+            output::note(&format!("hodei: the job was rejected: {}", job.rejected_because));
+        }
         v1::JobState::Failed if by_itself => {}
         v1::JobState::Cancelled => output::note("hodei: the job was cancelled"),
         v1::JobState::TimedOut if error.is_empty() => output::note("hodei: the job waited in the queue for too long"),

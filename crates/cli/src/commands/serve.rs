@@ -1,12 +1,9 @@
 //! `hodei server` and `hodei up`.
 
 use crate::{
-    args::{Common, ServerArgs, UpArgs},
+    args::{Common, ServerArgs, TraitArgs, UpArgs},
     client::SOCKET,
-    commands::{
-        fleet, webhook,
-        worker::{self, Size},
-    },
+    commands::{fleet, webhook, worker},
     config::{Config, Handler},
     exit,
     folder::{Folder, Holder},
@@ -98,8 +95,7 @@ pub async fn up(common: &Common, config: &Config, args: UpArgs) -> Result<u8> {
     let mut server = start(config, &folder, &args.server, !args.background).await?;
     fleet::put(config, insider(server.insider())).await?;
     let (wish, wishes) = watch::channel(Wish::Work);
-    let size = Size { slots: args.slots, ..Size::default() };
-    let mut worker = start_worker(&server, config, &folder, &size, &args.handler, wishes).await?;
+    let mut worker = start_worker(&server, config, &folder, &args.traits, &args.handler, wishes).await?;
     if !args.background {
         announce(&server, &folder);
         hand_out_token(&server);
@@ -269,7 +265,7 @@ async fn start_worker(
     server: &Server,
     config: &Config,
     folder: &Folder,
-    size: &Size,
+    traits: &TraitArgs,
     handlers: &[Handler],
     wishes: watch::Receiver<Wish>,
 ) -> Result<JoinHandle<Result<(), AgentError>>> {
@@ -278,7 +274,7 @@ async fn start_worker(
     let known = hodei_worker::known_worker(&home).map(|id| id.to_string()).unwrap_or_default();
     let request = v1::CreateWorkerTokenRequest { worker_id: known, ttl_ms: 0 };
     let token = Admin::new(connect().await?).create_worker_token(request).await?.into_inner().token;
-    let mut options = worker::agent(config, connect, home, size, handlers)?;
+    let mut options = worker::agent(config, connect, home, None, traits, handlers)?;
     options.token = Some(token);
     Ok(tokio::spawn(hodei_worker::run(options, wishes)))
 }

@@ -2,7 +2,7 @@
 
 use crate::args::{BackoffArg, JobArgs, OnFailureArg, PriorityArg};
 use anyhow::{Context, Result};
-use hodei_api::v1;
+use hodei_api::{convert::requirements_to_wire, v1};
 use hodei_core::time::Millis;
 use std::{
     fs,
@@ -34,11 +34,7 @@ pub fn build(args: JobArgs, local: bool, attempts: Option<i32>) -> Result<v1::Jo
         secrets: args.secret.into_iter().collect(),
         working_directory: workdir.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default(),
         stdin: args.stdin.as_deref().map(|path| read("the standard input", path)).transpose()?.unwrap_or_default(),
-        requirements: Some(v1::Requirements {
-            cpu_millis: args.cpu.map_or(0, |cores| signed(cores.0)),
-            memory_bytes: args.memory.map_or(0, signed),
-            ..v1::Requirements::default()
-        }),
+        requirements: Some(requirements_to_wire(&args.needs.into())),
         retry: Some(v1::RetryPolicy {
             max_attempts: args.max_attempts.or(attempts),
             delay_ms: ms(args.retry_delay),

@@ -1,21 +1,27 @@
 //! `hodei worker …`
 
 use crate::{
-    args::{Common, WorkerArgs},
+    args::{Common, TraitArgs, WorkerArgs},
     client::{Client, Target, explain},
     commands::handlers::handlers,
-    config::{Config, Handler},
+    config::{self, Config, Handler},
     exit, output,
-    values::Cores,
 };
 use anyhow::{Result, bail};
 use futures::future::FutureExt;
 use hodei_api::v1;
 use hodei_core::time::Millis;
 use hodei_worker::{AgentOptions, Capacity, Connect, LinkError, Processes, WorkerInfo, guardian::GuardianCommand};
-use rustix::system::{sysinfo, uname};
+use rustix::{
+    fs::statvfs,
+    system::{sysinfo, uname},
+};
 use serde_json::{Value, json};
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// A few full chunks of output must fit, or a job could never print.
 const SMALLEST_SPOOL: u64 = 4 << 20;
@@ -36,32 +42,10 @@ pub async fn run(common: &Common, config: &Config, args: WorkerArgs) -> Result<u
     let options = AgentOptions {
         token: args.token.clone(),
         worker: args.worker_id,
-        ..agent(config, Arc::new(connect), folder, &Size::of(&args), &args.handler)?
+        ..agent(config, Arc::new(connect), folder, args.name.as_deref(), &args.traits, &args.handler)?
     };
     hodei_worker::run(options, hodei_worker::wishes_of_signals()).await?;
     Ok(exit::OK)
-}
-
-/// How large a worker is, its name, and what its jobs find.
-#[derive(Clone, Debug, Default)]
-pub struct Size {
-    pub name: Option<String>,
-    pub slots: Option<u32>,
-    pub cpu: Option<Cores>,
-    pub memory: Option<u64>,
-    pub pass_environment: bool,
-}
-
-impl Size {
-    fn of(args: &WorkerArgs) -> Self {
-        Self {
-            name: args.name.clone(),
-            slots: args.slots,
-            cpu: args.cpu,
-            memory: args.memory,
-            pass_environment: args.pass_environment,
-        }
-    }
 }
 
 /// An agent as the configuration has it, with more handlers.
@@ -69,31 +53,24 @@ pub fn agent(
     config: &Config,
     connect: Connect,
     folder: PathBuf,
-    size: &Size,
+    name: Option<&str>,
+    traits: &TraitArgs,
     more: &[Handler],
 ) -> Result<AgentOptions> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let host = uname().nodename().to_string_lossy().into_owned();
-    let named = size.name.clone().or_else(|| Some(config.worker.name.clone()).filter(|name| !name.is_empty()));
-    let slots = size.slots.or(Some(config.worker.slots).filter(|slots| *slots > 0));
-    let memory = sysinfo();
-    let capacity = Capacity {
-        slots: slots.unwrap_or(u32::try_from(cores).unwrap_or(1)),
-        cpu_millis: size.cpu.or(config.worker.cpu).map_or(cores * 1000, |cores| cores.0),
-        memory_bytes: size.memory.or(config.worker.memory).unwrap_or(memory.totalram * u64::from(memory.mem_unit)),
-        ..Capacity::default()
+    let named = name.or(Some(config.worker.name.as_str()).filter(|name| !name.is_empty()));
+    let info = WorkerInfo {
+        name: named.unwrap_or(&host).to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        hostname: host.clone(),
+        capacity: capacity(&config.worker, traits, &folder),
+        ..described(&config.worker, traits)
     };
     Ok(AgentOptions {
         connect,
         token: None,
         worker: None,
-        info: WorkerInfo {
-            name: named.unwrap_or_else(|| host.clone()),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            hostname: host,
-            capacity,
-            ..WorkerInfo::default()
-        },
+        info,
         folder,
         spool_bytes: usize::try_from(config.worker.spool.max(SMALLEST_SPOOL))
             .unwrap_or(usize::MAX)
@@ -107,6 +84,43 @@ pub fn agent(
     })
 }
 
+/// What jobs may reserve: as told, or what the machine has.
+fn capacity(config: &config::Worker, traits: &TraitArgs, folder: &Path) -> Capacity {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let slots = traits.slots.or(Some(config.slots).filter(|slots| *slots > 0));
+    let memory = || sysinfo().totalram * u64::from(sysinfo().mem_unit);
+    Capacity {
+        slots: slots.unwrap_or(u32::try_from(cores).unwrap_or(1)),
+        cpu_millis: traits.cpu.or(config.cpu).map_or(cores * 1000, |cores| cores.0),
+        memory_bytes: traits.memory.or(config.memory).unwrap_or_else(memory),
+        disk_bytes: traits.disk.or(config.disk).unwrap_or_else(|| free_disk(folder)),
+        gpus: traits.gpus.unwrap_or(config.gpus),
+    }
+}
+
+/// What is free where this folder is or will be, in whole GiB: it changes all the time.
+fn free_disk(folder: &Path) -> u64 {
+    let there = folder.ancestors().find(|folder| folder.exists());
+    let free = there.and_then(|folder| statvfs(folder).ok()).map_or(0, |disk| disk.f_bavail * disk.f_frsize);
+    free >> 30 << 30
+}
+
+/// What a worker is like.
+fn described(config: &config::Worker, traits: &TraitArgs) -> WorkerInfo {
+    let text = |given: &Option<String>, configured: &str| {
+        given.as_deref().or(Some(configured).filter(|text| !text.is_empty())).map(Arc::from)
+    };
+    WorkerInfo {
+        labels: config.labels.iter().chain(&traits.label).cloned().collect(),
+        taints: config.taints.iter().chain(&traits.taint).cloned().collect(),
+        capabilities: config.capabilities.iter().chain(&traits.capability).cloned().collect(),
+        zone: text(&traits.zone, &config.zone),
+        isolation: traits.isolation.unwrap_or(config.isolation),
+        image: text(&traits.image, &config.image),
+        ..WorkerInfo::default()
+    }
+}
+
 pub async fn list(client: &mut Client, json: bool) -> Result<u8> {
     let answer = client.admin().list_workers(v1::ListWorkersRequest {}).await.map_err(|status| explain(&status))?;
     let workers = answer.into_inner().workers;
@@ -118,7 +132,7 @@ pub async fn list(client: &mut Client, json: bool) -> Result<u8> {
     Ok(exit::OK)
 }
 
-const COLUMNS: [output::Column; 10] = [
+const COLUMNS: [output::Column; 14] = [
     ("ID", 0),
     ("NAME", 1),
     ("STATE", 0),
@@ -126,7 +140,11 @@ const COLUMNS: [output::Column; 10] = [
     ("SLOTS", 3),
     ("FREE CPU", 4),
     ("FREE MEMORY", 5),
-    ("RUNS", 8),
+    ("ZONE", 9),
+    ("LABELS", 10),
+    ("TAINTS", 8),
+    ("RUNS", 11),
+    ("HANDLERS", 12),
     ("POOL", 6),
     ("LEAVES BECAUSE", 7),
 ];
@@ -136,6 +154,7 @@ fn row(worker: &v1::Worker) -> Vec<String> {
     let free = worker.free.unwrap_or_default();
     let processes = (!info.tasks_only).then(|| "processes".to_owned());
     let offer = processes.into_iter().chain(info.task_types).collect::<Vec<_>>().join(", ");
+    let handlers = info.handlers.iter().map(handler).collect::<Vec<_>>().join(", ");
     vec![
         worker.id.clone(),
         info.name,
@@ -144,7 +163,11 @@ fn row(worker: &v1::Worker) -> Vec<String> {
         info.capacity.unwrap_or_default().slots.to_string(),
         format!("{}", free.cpu_millis as f64 / 1000.0),
         bytesize::ByteSize(u64::try_from(free.memory_bytes).unwrap_or(0)).to_string(),
+        info.zone,
+        pairs(&info.labels),
+        info.taints.iter().map(taint).collect::<Vec<_>>().join(", "),
         offer,
+        handlers,
         match worker.provider.as_str() {
             "" => String::new(),
             provider => format!("{} ({provider})", worker.template),
@@ -153,9 +176,38 @@ fn row(worker: &v1::Worker) -> Vec<String> {
     ]
 }
 
+/// A handler with processes of its own.
+fn handler(handler: &v1::HandlerInfo) -> String {
+    let state = if handler.given_up { ", given up" } else { "" };
+    format!("{} ({}{state})", handler.name, handler.sla)
+}
+
+fn pairs(labels: &HashMap<String, String>) -> String {
+    let mut pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    pairs.sort();
+    pairs.join(", ")
+}
+
+fn taint(taint: &v1::Taint) -> String {
+    let value = if taint.value.is_empty() { String::new() } else { format!("={}", taint.value) };
+    let effect = if taint.effect == "PreferNoSchedule" { ":PreferNoSchedule" } else { "" };
+    format!("{}{value}{effect}", taint.key)
+}
+
 fn worker_json(worker: &v1::Worker) -> Value {
     let info = worker.info.clone().unwrap_or_default();
-    let capacity = |capacity: v1::Capacity| json!({ "slots": capacity.slots, "cpu_millis": capacity.cpu_millis, "memory_bytes": capacity.memory_bytes });
+    let capacity = |has: v1::Capacity| {
+        json!({
+            "slots": has.slots,
+            "cpu_millis": has.cpu_millis,
+            "memory_bytes": has.memory_bytes,
+            "disk_bytes": has.disk_bytes,
+            "gpus": has.gpus,
+        })
+    };
+    let taints = info.taints.iter().map(taint).collect::<Vec<_>>();
+    let capability = |has: &v1::Capability| json!({ "name": has.name, "parameters": has.parameters });
+    let capabilities = info.capabilities.iter().map(capability).collect::<Vec<_>>();
     json!({
         "id": worker.id,
         "name": info.name,
@@ -166,6 +218,15 @@ fn worker_json(worker: &v1::Worker) -> Value {
         "capacity": capacity(info.capacity.unwrap_or_default()),
         "task_types": info.task_types,
         "tasks_only": info.tasks_only,
+        "handlers": info.handlers.iter().map(|handler| {
+            json!({ "name": handler.name, "sla": handler.sla, "given_up": handler.given_up })
+        }).collect::<Vec<_>>(),
+        "labels": info.labels,
+        "taints": taints,
+        "capabilities": capabilities,
+        "zone": (!info.zone.is_empty()).then_some(info.zone),
+        "isolation": if info.isolation.is_empty() { "process" } else { &info.isolation },
+        "image": (!info.image.is_empty()).then_some(info.image),
         "free": capacity(worker.free.unwrap_or_default()),
         "registered_at": output::timestamp(worker.registered_at_ms),
         "provider": (!worker.provider.is_empty()).then_some(&worker.provider),
@@ -193,6 +254,16 @@ pub async fn drain(
                 "draining: it takes nothing new and leaves; what still runs after {within} is given back"
             ));
         }
+    }
+    Ok(exit::OK)
+}
+
+pub async fn restart(client: &mut Client, id: String, handler: String, json: bool) -> Result<u8> {
+    let request = v1::RestartHandlerRequest { worker_id: id.clone(), handler: handler.clone() };
+    client.admin().restart_handler(request).await.map_err(|status| explain(&status))?;
+    match json {
+        true => output::print_json(&json!({ "worker_id": id, "handler": handler, "state": "restarting" })),
+        false => output::println("restarting: 'hodei events --kind supervision' tells how it goes"),
     }
     Ok(exit::OK)
 }

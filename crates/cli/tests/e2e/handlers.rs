@@ -301,7 +301,7 @@ def garbage(job):
     cluster
         .home
         .write("other.py", "from hodei_handler import *\n@handler('other')\ndef other(job):\n    job.wait(3)\nrun()\n");
-    let flags = ["--slots", "4", "--handler", "*=subprocess:exec python3 handlers.py"];
+    let flags = ["--slots", "4", "--handler", "*=subprocess/critical:exec python3 handlers.py"];
     let flags = [&flags[..], &["--handler", "other=subprocess:exec python3 other.py"]].concat();
     let _worker = cluster.worker("python", &flags).await;
     let other = cluster.queue(runs(task("other", &json!(null)), 1)).await;
@@ -340,12 +340,12 @@ def pid(job):
     return os.getpid()
 "#;
     cluster.home.write("handlers.py", format!("{PROLOGUE}\n{program}\nrun()\n"));
-    let config = "[[handler]]\ntype = '*'\nsubprocess = ['python3', 'handlers.py']\nheartbeat = '500ms'\n";
+    let config = "[[handler]]\ntype = '*'\nsubprocess = ['python3', 'handlers.py']\nsla = 'critical'\n";
     let config = cluster.home.write("worker.toml", config);
     let mut worker = cluster.worker("python", &["--config", config.to_str().expect("UTF-8")]).await;
     let job = cluster.ended(&cluster.queue(runs(task("hang", &json!(null)), 2)).await).await;
     assert_eq!(job.state(), JobState::Succeeded, "{job:?}");
-    assert_eq!(job.executions[0].error, "subprocess killed: no heartbeat for 1.5s");
+    assert_eq!(job.executions[0].error, "subprocess killed: no heartbeat for 3s");
 
     let job = cluster.ended(&cluster.queue(task("pid", &json!(null))).await).await;
     let folder = format!("/proc/{}", parsed(&job.result));

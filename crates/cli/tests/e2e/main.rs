@@ -23,6 +23,7 @@ mod rest;
 mod run;
 mod schedules;
 mod submit;
+mod supervision;
 mod tasks;
 mod webhooks;
 mod whole;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 
 impl Cluster {
-    fn rest(&self) -> Http {
+    pub fn rest(&self) -> Http {
         Http::new(&self.http, &self.api_token)
     }
 }

@@ -34,7 +34,10 @@ impl Brain {
     pub fn missing(&self, input: &Input) -> Missing {
         let mut missing = Missing::default();
         match input {
-            Input::Cancel { job, .. } | Input::Retry { job, .. } | Input::Resume { job, .. } => {
+            Input::Cancel { job, .. }
+            | Input::Retry { job, .. }
+            | Input::Resume { job, .. }
+            | Input::Assign { job, .. } => {
                 missing.jobs.extend((!self.knows(*job)).then_some(*job));
             }
             Input::Many { jobs, .. } => missing.jobs.extend(jobs.iter().filter(|job| !self.knows(**job))),

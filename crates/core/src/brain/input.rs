@@ -3,6 +3,7 @@
 use crate::{
     id::{ExecutionId, JobId, ScheduleId, WorkerId},
     job::{ClassId, Job, Progress},
+    journal::Supervision,
     placement::SchedulerSettings,
     protocol::{Finished, Hello, StopReason},
     provider::{Instance, InstanceState, ProviderCapabilities, ProviderFailure, ProviderHealth, ProviderRecord},
@@ -40,6 +41,12 @@ pub enum Input {
     Retry {
         caller: Caller,
         job: JobId,
+    },
+    /// An operator gives a waiting job to a worker.
+    Assign {
+        caller: Caller,
+        job: JobId,
+        worker: WorkerId,
     },
     /// Gives a blocked job what it waits for.
     Resume {
@@ -147,6 +154,23 @@ pub enum Input {
     Unregister {
         caller: Caller,
         worker: WorkerId,
+    },
+    /// The worker is something else from now on.
+    Describe {
+        worker: WorkerId,
+        connection: Connection,
+        info: Box<WorkerInfo>,
+    },
+    /// Word of what a worker watches over.
+    Supervised {
+        worker: WorkerId,
+        news: Supervision,
+    },
+    /// A person wants the processes of a worker's handler started anew.
+    RestartHandler {
+        caller: Caller,
+        worker: WorkerId,
+        handler: String,
     },
     /// Answers [`Effect::ReadReady`].
     Ready {
@@ -339,6 +363,11 @@ pub enum Effect {
         provider: Arc<str>,
         output: bool,
     },
+    RestartHandler {
+        worker: WorkerId,
+        connection: Connection,
+        handler: String,
+    },
     Close {
         worker: WorkerId,
         connection: Connection,
@@ -409,10 +438,16 @@ pub enum Refusal {
     NoSuchJob(JobId),
     #[error("there is no worker {0}")]
     NoSuchWorker(WorkerId),
+    #[error("worker {0} is not connected")]
+    NotConnected(WorkerId),
+    #[error("worker {0} has no handler '{1}' with processes of its own")]
+    NoSuchHandler(WorkerId, String),
     #[error(transparent)]
     Illegal(#[from] IllegalEvent),
     #[error(transparent)]
     Token(#[from] TokenRefused),
+    #[error("the job is not placed: {0}")]
+    NotPlaced(String),
     #[error("depends_on: there is no job {0}")]
     NoSuchDependency(JobId),
     #[error("depends_on: {0} was there already under its idempotency key; name it by its id")]

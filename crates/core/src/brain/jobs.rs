@@ -5,15 +5,6 @@ use crate::dead_letter::DeadLetter;
 use dependencies::in_order;
 
 impl Brain {
-    /// Ends a pending job that no worker can ever run. It uses up no attempt.
-    pub(super) fn reject(&mut self, id: JobId, kind: FailureKind, why: &str) {
-        let failure = Failure { fatal: true, ..Failure::new(kind, why) };
-        if let Some(entry) = self.jobs.get_mut(&id).filter(|entry| entry.job.state.kind() == StateKind::Pending) {
-            entry.job.extra_mut().refused = Some(Box::new(failure));
-            self.fire(id, &Event::Reject);
-        }
-    }
-
     /// Stores these jobs, all or none. Those with an idempotency key that is taken are not stored a second time.
     pub(super) fn enqueue(&mut self, jobs: Vec<NewJob>, parent: Option<JobId>) -> Result<Answer, Refusal> {
         self.check_new(&jobs)?;

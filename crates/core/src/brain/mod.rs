@@ -17,6 +17,7 @@ mod kept;
 mod moves;
 mod pages;
 mod placements;
+mod placing;
 mod provisioning;
 mod queues;
 mod ready;
@@ -45,7 +46,7 @@ use crate::{
     defect::{Defect, planted},
     id::{ExecutionId, IdMap, JobId, ScheduleId, WorkerId, made},
     job::{ClassId, Execution, Job, Progress},
-    placement::SchedulerSettings,
+    placement::{Needs, SchedulerSettings},
     protocol::{Finished, Hello, StopReason},
     provider::ProviderRecord,
     queue::QueueRecord,
@@ -154,6 +155,11 @@ pub struct Brain {
     /// What people have been told of workers, and whom there may be news of.
     standing: Standing,
     dirty_tokens: BTreeSet<Hash>,
+    /// Workers whose histories changed and are not to be written just yet, and when they are.
+    changed_histories: BTreeSet<WorkerId>,
+    write_histories_at: Elapsed,
+    /// Jobs that could be run may have become jobs that nothing can run.
+    recheck: bool,
     /// For how long leases are parked as the server leaves.
     parking: Option<Millis>,
     /// Leases that an earlier leader parked may not be over.
@@ -242,6 +248,9 @@ impl Brain {
             gone_workers: Vec::new(),
             standing: Standing::default(),
             dirty_tokens: BTreeSet::new(),
+            changed_histories: BTreeSet::new(),
+            write_histories_at: now.elapsed,
+            recheck: true,
             parking: None,
             parked: false,
             touched: Vec::new(),
@@ -249,6 +258,7 @@ impl Brain {
             leaving: Vec::new(),
             effects: Vec::new(),
         };
+        brain.fleet.set_scheduler(loaded.scheduler);
         // Nobody knows when the last signs of life came, so every lease begins anew.
         let parked = loaded.parked_until.filter(|_| !planted(Defect::ParkForgotten));
         // All of what was left at the last commit: what the wall clock did since then says nothing.
@@ -356,7 +366,7 @@ impl Brain {
             State::Blocked { reason, .. } => format!("waits to be resumed: {reason}"),
             State::Scheduled { .. } => "its worker has not started it yet".into(),
             State::Pending { .. } => {
-                let no_worker = || self.fleet.why_wait(job.task_type.as_deref(), &job.requirements);
+                let no_worker = || self.fleet.why_wait(&Needs::of(job));
                 let held = self.why_held(&job.queue, job.concurrency());
                 held.or_else(|| self.why_unmade(job)).unwrap_or_else(no_worker)
             }
@@ -408,6 +418,10 @@ impl Brain {
             }
             Input::Retry { caller, job } => {
                 let answer = self.retry(job);
+                self.answer(caller, answer);
+            }
+            Input::Assign { caller, job, worker } => {
+                let answer = self.assign_by_hand(job, worker);
                 self.answer(caller, answer);
             }
             Input::SetQueue { caller, queue, order } => {
@@ -465,6 +479,12 @@ impl Brain {
                 let answer = self.unregister(worker);
                 self.answer(caller, answer);
             }
+            Input::Describe { worker, connection, info } => self.describe(worker, connection, *info),
+            Input::Supervised { worker, news } => self.supervised(worker, news),
+            Input::RestartHandler { caller, worker, handler } => {
+                let answer = self.restart_handler(worker, handler);
+                self.answer(caller, answer);
+            }
             Input::Ready { class, priority, limit, jobs } => self.take_ready(class, priority, limit, &jobs),
             Input::Due { limit, jobs } => self.take_due(limit, &jobs),
             Input::Dependents { job, after, limit, jobs } => self.take_dependents(job, after, limit, jobs),
@@ -485,9 +505,11 @@ impl Brain {
         self.tell_dependents();
         self.ready.clock(self.now);
         self.open_rates();
+        self.reject_hopeless();
         self.place();
         self.provision();
         self.tell_standing();
+        self.write_histories();
         self.ask_for_more();
         (self.take_batch(), std::mem::take(&mut self.effects))
     }
@@ -660,55 +682,9 @@ impl Brain {
         self.seq
     }
 
-    // ---- placement ----------------------------------------------------------------------------------------------
-
     fn make_id(&mut self) -> Uuid {
         self.made += 1;
         made(self.now.0, self.epoch, self.made)
-    }
-
-    /// Gives ready jobs to free workers, best first. A class that fits nowhere is passed over and hides no other.
-    fn place(&mut self) {
-        let mut passed = None;
-        while self.fleet.any_free()
-            && let Some(head) = self.ready.head_after(passed)
-        {
-            if self.held_back(&head) {
-                continue;
-            }
-            // What comes next is still in the store; to go on with less would break the order.
-            let Some(id) = head.job else { break };
-            let worker = self
-                .jobs
-                .get(&id)
-                .and_then(|Entry { job, .. }| self.fleet.pick(job.task_type.as_deref(), &job.requirements));
-            match worker {
-                Some(worker) if self.assign(id, worker) => {}
-                _ => {
-                    self.ready.pass(head.class);
-                    passed = Some(head);
-                }
-            }
-        }
-    }
-
-    fn assign(&mut self, id: JobId, worker: WorkerId) -> bool {
-        let execution = ExecutionId(self.make_id());
-        if let Some(entry) = self.jobs.get_mut(&id)
-            && (entry.job.attempt == 0 || !planted(Defect::RetryNotCounted))
-        {
-            entry.job.attempt += 1;
-        }
-        let bound = self.step(id, &Event::Assign(Run { execution, worker }));
-        debug_assert!(bound.is_ok(), "{bound:?}");
-        let Some(entry) = self.jobs.get_mut(&id).filter(|_| bound.is_ok()) else { return false };
-        let (attempt, needs) = (entry.job.attempt, entry.job.requirements.clone());
-        entry.job.begin(Execution::new(Run { execution, worker }, attempt, self.now));
-        self.executions.insert(execution, id);
-        self.fleet.update(worker, |worker| worker.hold(execution, &needs));
-        self.note_taken(worker, execution);
-        self.send_run(id);
-        true
     }
 
     /// Tells the worker of a scheduled job about it; one that is away hears of it when it connects.
@@ -767,6 +743,7 @@ impl Brain {
         let job = &self.entry(id)?.job;
         job.state.next(event, self.now)?;
         let (run, needs) = (job.state.run().copied(), job.requirements.clone());
+        self.note_history(id, &outcome);
         if let Some(entry) = self.jobs.get_mut(&id) {
             let lost = matches!(&outcome, Outcome::Failed(failure) if failure.kind == FailureKind::WorkerLost);
             entry.job.losses += u32::from(lost && !planted(Defect::LossNotCounted));

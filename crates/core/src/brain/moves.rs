@@ -95,7 +95,7 @@ impl Brain {
         let Some(entry) = self.jobs.get_mut(&id) else { return };
         let failure = entry.job.last_failure().cloned();
         if let Some(extra) = &mut entry.job.extra {
-            extra.refused = None;
+            extra.rejected = None;
             if std::mem::take(&mut extra.discarded) {
                 return;
             }

@@ -168,6 +168,15 @@ impl Ready {
             .is_some_and(|class| class.lines[job.priority as usize].window.get(&job.seq) == Some(&job.id))
     }
 
+    /// The best of a class.
+    pub fn head_of(&self, class: ClassId) -> Option<Head> {
+        self.classes.get(&class)?.head
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = ClassId> {
+        self.classes.keys().copied()
+    }
+
     /// The best head that ranks after `passed`.
     pub fn head_after(&self, passed: Option<Head>) -> Option<Head> {
         use std::ops::Bound::*;

@@ -1,8 +1,10 @@
 //! Workers that come, go, fall silent and come back.
 
 use super::*;
-use crate::worker::{Drain, WorkerState};
-use std::collections::BTreeMap;
+use crate::{
+    journal::{Change, Supervision},
+    worker::{Drain, WorkerInfo, WorkerState},
+};
 
 impl Brain {
     pub(super) fn register(&mut self, request: Registration) -> Result<Answer, Refusal> {
@@ -22,12 +24,13 @@ impl Brain {
             registered_at: self.now,
             origin: self.fleet.get(id).and_then(|worker| worker.record.origin.clone()),
             drain: None,
-            history: BTreeMap::new(),
+            history: self.fleet.get(id).map(|worker| worker.record.history.clone()).unwrap_or_default(),
         };
         match self.fleet.get(id).map(|worker| worker.connection) {
             Some(connection) => {
                 self.close(id, connection);
                 self.fleet.redescribe(record.clone());
+                self.recheck = true;
             }
             None => self.fleet.add(record.clone(), self.elapsed + self.config.lease),
         }
@@ -57,6 +60,7 @@ impl Brain {
         if let (Some(info), Some(worker)) = (renewed, self.fleet.get(id)) {
             self.fleet.redescribe(WorkerRecord { info: *info, ..worker.record.clone() });
             self.dirty_workers.insert(id);
+            self.recheck = true;
         }
         let (now, lease_until) = (self.elapsed, self.elapsed + self.config.lease);
         self.fleet.update(id, |worker| {
@@ -147,6 +151,7 @@ impl Brain {
         self.dirty_workers.insert(id);
         self.watch_worker(id, &reason);
         self.note_draining(id);
+        self.recheck = true;
         if let Some(connection) = connection {
             self.tell_to_drain(id, connection);
         }
@@ -170,6 +175,7 @@ impl Brain {
 
     pub(super) fn remove_worker(&mut self, id: WorkerId, why: &str) {
         if let Some(worker) = self.fleet.remove(id) {
+            self.recheck = true;
             self.dirty_workers.remove(&id);
             if let Some(connection) = worker.connection {
                 self.effects.push(Effect::Close { worker: id, connection });
@@ -177,6 +183,29 @@ impl Brain {
             self.gone_workers.push(WorkerRecord { phase: Phase::Terminated, ..worker.record });
             self.watch_worker(id, why);
         }
+    }
+
+    /// An older connection says nothing about what the worker is now.
+    pub(super) fn describe(&mut self, id: WorkerId, connection: Connection, info: WorkerInfo) {
+        let Some(worker) = self.fleet.get(id).filter(|worker| worker.connection == Some(connection)) else { return };
+        self.fleet.redescribe(WorkerRecord { info, ..worker.record.clone() });
+        self.dirty_workers.insert(id);
+    }
+
+    pub(super) fn supervised(&mut self, worker: WorkerId, news: Supervision) {
+        if self.fleet.get(worker).is_some() {
+            self.moves.changes.push(Change::Supervision { worker, news });
+        }
+    }
+
+    pub(super) fn restart_handler(&mut self, id: WorkerId, handler: String) -> Result<Answer, Refusal> {
+        let worker = self.fleet.get(id).ok_or(Refusal::NoSuchWorker(id))?;
+        if !worker.record.info.handlers.iter().any(|known| known.name == handler) {
+            return Err(Refusal::NoSuchHandler(id, handler));
+        }
+        let connection = worker.connection.ok_or(Refusal::NotConnected(id))?;
+        self.effects.push(Effect::RestartHandler { worker: id, connection, handler });
+        Ok(Answer::Done)
     }
 
     pub(super) fn expire_leases(&mut self) {

@@ -470,3 +470,60 @@ fn a_later_drain_takes_the_place_of_an_earlier_one() {
     session.received(ToWorker::Drain { within: Some(Millis::ZERO) }, Elapsed(9000));
     assert_eq!(stopped(&session.take_actions()), [id(1)], "at once");
 }
+
+#[test]
+fn what_it_is_now_is_said_before_what_it_gives_back_for_it() {
+    let other = |name: &str| WorkerInfo { name: name.into(), ..with_slots(1) };
+    let told = |actions: &[Action]| -> Vec<String> {
+        let name = |action: &Action| match action {
+            Action::Send(FromWorker::Info(info)) => Some(info.name.clone()),
+            Action::Send(FromWorker::Hello(hello)) => hello.info.as_ref().map(|info| info.name.clone()),
+            _ => None,
+        };
+        actions.iter().filter_map(name).collect()
+    };
+    let mut session = running(1, &[1]);
+    session.redescribe(other("less"));
+    session.ended(finished(1, Outcome::Released)).expect("wanted");
+    session.spooled(end(0, 1));
+    let actions = session.take_actions();
+    assert_eq!((told(&actions), sent(&actions)), (vec!["less".to_owned()], vec![0]));
+    assert!(matches!(actions[0], Action::Send(FromWorker::Info(_))), "{actions:?}");
+
+    // While there is no stream it waits for the next greeting, and between greeting and welcome for the welcome.
+    session.disconnected();
+    session.redescribe(other("nothing"));
+    assert_eq!(session.take_actions(), []);
+    session.connected(Elapsed(0));
+    session.redescribe(other("more"));
+    assert_eq!(told(&session.take_actions()), ["nothing"]);
+    session.received(welcome(vec![keep(1, 0)]), Elapsed(0));
+    let actions = session.take_actions();
+    assert_eq!(told(&actions), ["more"]);
+    let at = |found: fn(&Action) -> bool| actions.iter().position(found);
+    let (said, sent) = (at(|action| matches!(action, Action::Send(_))), at(|a| matches!(a, Action::SendRecord(_))));
+    assert!(said.is_some() && said < sent, "{actions:?}");
+    assert_eq!(told(&reconnect(&mut session, vec![keep(1, 0)])), ["more"], "the greeting alone says it");
+}
+
+#[test]
+fn word_of_what_it_watches_over_waits_for_the_stream_and_is_bounded() {
+    let news =
+        |n: i64| Supervision { what: "a".into(), event: "worker_replaced".into(), detail: String::new(), at: Time(n) };
+    let told = |actions: Vec<Action>| -> Vec<i64> {
+        let at = |action| match action {
+            Action::Send(FromWorker::Supervision(news)) => Some(news.at.0),
+            _ => None,
+        };
+        actions.into_iter().filter_map(at).collect()
+    };
+    let mut session = up(1);
+    session.supervised(news(1));
+    assert_eq!(told(session.take_actions()), [1]);
+    session.disconnected();
+    (2..302).for_each(|n| session.supervised(news(n)));
+    assert_eq!(told(reconnect(&mut session, Vec::new())), (46..302).collect::<Vec<_>>());
+    assert_eq!(told(reconnect(&mut session, Vec::new())), []);
+    session.received(ToWorker::RestartHandler { handler: "a".into() }, Elapsed(0));
+    assert_eq!(session.take_actions(), [Action::RestartHandler("a".into())]);
+}

@@ -61,6 +61,7 @@ fn events() -> Vec<(&'static str, Event)> {
         ("confirm", ConfirmCancel(right)),
         ("cancel", Cancel("second".into())),
         ("qtimeout", QueueTimeout),
+        ("reject", Reject),
         ("retry", Retry),
         ("rwhen", RetryWhenSatisfied),
         ("satis", Satisfied(None)),
@@ -68,7 +69,6 @@ fn events() -> Vec<(&'static str, Event)> {
         ("snooze", Snooze(right, LATER)),
         ("block", Block(right, "why".into())),
         ("resume", Resume),
-        ("reject", Reject),
         ("start!", Start(stale)),
         ("progress!", Progress(stale)),
         ("succeed!", Succeed(stale)),
@@ -86,21 +86,21 @@ fn events() -> Vec<(&'static str, Event)> {
 /// What each pair leads to. A dot: this state cannot take this event. `x`: the execution is stale. A state that is
 /// bound to nothing finds every execution stale.
 const TABLE: &str = "
-                  due  assign start prog succ  f/at f/now f/up f/time rel  conf canc qtime retry rwhen satis s/at snoo block resume reject
-delayed-scheduled pend .      x     x    x     x    x     x    x      x    x    CANC .     .     .     .     .    x    x     .      .
-delayed-retry     pend .      x     x    x     x    x     x    x      x    x    CANC .     pend  .     .     .    x    x     .      .
-delayed-snoozed   pend .      x     x    x     x    x     x    x      x    x    CANC .     pend  .     .     .    x    x     .      .
-pending           .    sched  x     x    x     x    x     x    x      x    x    CANC TIME  .     .     .     .    x    x     .      FAIL
-scheduled         .    .      run   .    .     wait pend  FAIL TIME   pend .    s+c  .     .     .     .     .    .    .     .      .
-scheduled+cancel  .    .      r+c   .    .     canc canc  canc canc   canc canc s+c1 .     .     .     .     .    .    .     .      .
-running           .    .      .     same SUCC  wait pend  FAIL TIME   pend .    r+c2 .     .     .     .     .    SNOO BLOC  .      .
-running+cancel    .    .      .     same SUCC  canc canc  canc canc   canc canc same .     .     .     .     .    canc canc  .      .
-succeeded         .    .      x     x    x     x    x     x    x      x    x    .    .     .     .     .     .    x    x     .      .
-failed            .    .      x     x    x     x    x     x    x      x    x    .    .     pend  WAIT  .     .    x    x     .      .
-timed_out         .    .      x     x    x     x    x     x    x      x    x    .    .     pend  WAIT  .     .    x    x     .      .
-cancelled         .    .      x     x    x     x    x     x    x      x    x    .    .     pend  WAIT  .     .    x    x     .      .
-waiting           .    .      x     x    x     x    x     x    x      x    x    CANC .     .     .     pend  SCHE x    x     .      .
-blocked           .    .      x     x    x     x    x     x    x      x    x    CANC .     .     .     .     .    x    x     pend   .
+                  due  assign start prog succ  f/at f/now f/up f/time rel  conf canc qtime rejct retry rwhen satis s/at snoo block resume
+delayed-scheduled pend .      x     x    x     x    x     x    x      x    x    CANC .     .     .     .     .     .    x    x     .
+delayed-retry     pend .      x     x    x     x    x     x    x      x    x    CANC .     .     pend  .     .     .    x    x     .
+delayed-snoozed   pend .      x     x    x     x    x     x    x      x    x    CANC .     .     pend  .     .     .    x    x     .
+pending           .    sched  x     x    x     x    x     x    x      x    x    CANC TIME  FAIL  .     .     .     .    x    x     .
+scheduled         .    .      run   .    .     wait pend  FAIL TIME   pend .    s+c  .     .     .     .     .     .    .    .     .
+scheduled+cancel  .    .      r+c   .    .     canc canc  canc canc   canc canc s+c1 .     .     .     .     .     .    .    .     .
+running           .    .      .     same SUCC  wait pend  FAIL TIME   pend .    r+c2 .     .     .     .     .     .    SNOO BLOC  .
+running+cancel    .    .      .     same SUCC  canc canc  canc canc   canc canc same .     .     .     .     .     .    canc canc  .
+succeeded         .    .      x     x    x     x    x     x    x      x    x    .    .     .     .     .     .     .    x    x     .
+failed            .    .      x     x    x     x    x     x    x      x    x    .    .     .     pend  WAIT  .     .    x    x     .
+timed_out         .    .      x     x    x     x    x     x    x      x    x    .    .     .     pend  WAIT  .     .    x    x     .
+cancelled         .    .      x     x    x     x    x     x    x      x    x    .    .     .     pend  WAIT  .     .    x    x     .
+waiting           .    .      x     x    x     x    x     x    x      x    x    CANC .     .     .     .     pend  SCHE x    x     .
+blocked           .    .      x     x    x     x    x     x    x      x    x    CANC .     .     .     .     .     .    x    x     pend
 ";
 
 /// The meaning of a cell. Small `canc` keeps the cancel that was asked for; capital `CANC` is a new one.

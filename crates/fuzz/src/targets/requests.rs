@@ -11,6 +11,7 @@ use hodei_api::{convert, v1, wire};
 use hodei_core::{
     id::{JobId, ScheduleId},
     job::Job,
+    placement::SchedulerSettings,
     spec::{Invalid, JobSpec, Limits},
     state::State,
     time::Time,
@@ -126,6 +127,9 @@ fn take(input: &str, body: &[u8]) -> Result<(), String> {
         }
         "ListWorkersRequest" => decode::<v1::ListWorkersRequest>(body).map(drop),
         "DrainWorkerRequest" => ok(convert::worker_id(&decode::<v1::DrainWorkerRequest>(body)?.worker_id).map(drop)),
+        "RestartHandlerRequest" => {
+            ok(convert::worker_id(&decode::<v1::RestartHandlerRequest>(body)?.worker_id).map(drop))
+        }
         "SubscribeLogsRequest" => ok(convert::job_id(&decode::<v1::SubscribeLogsRequest>(body)?.job_id).map(drop)),
         "GetLogsRequest" => {
             let request: v1::GetLogsRequest = decode(body)?;
@@ -135,6 +139,24 @@ fn take(input: &str, body: &[u8]) -> Result<(), String> {
         "CancelJobsRequest" => {
             let filter = decode::<v1::CancelJobsRequest>(body)?.filter.unwrap_or_default();
             ok(filter.states.iter().try_for_each(|state| convert::state_from_wire(*state).map(drop)))
+        }
+        "AssignJobRequest" => {
+            let request: v1::AssignJobRequest = decode(body)?;
+            ok(convert::job_id(&request.job_id).map(drop))?;
+            ok(convert::worker_id(&request.worker_id).map(drop))
+        }
+        "ScheduleJobRequest" => ok(job(decode::<v1::ScheduleJobRequest>(body)?.job.unwrap_or_default())),
+        "GetAvailableWorkersRequest" => ok(decode::<v1::GetAvailableWorkersRequest>(body)?.job.map_or(Ok(()), job)),
+        "GetSchedulingDecisionRequest" => {
+            ok(convert::job_id(&decode::<v1::GetSchedulingDecisionRequest>(body)?.job_id).map(drop))
+        }
+        "GetQueueStatusRequest" => decode::<v1::GetQueueStatusRequest>(body).map(drop),
+        "ConfigureSchedulerRequest" => {
+            let request: v1::ConfigureSchedulerRequest = decode(body)?;
+            let settings = convert::scheduler_changed(SchedulerSettings::default(), &request);
+            let settings = settings.map_err(|bad| bad.to_string())?;
+            assert_eq!(convert::scheduler_from_wire(convert::scheduler_to_wire(settings)), Ok(settings));
+            Ok(())
         }
         "ResumeJobRequest" => ok(convert::job_id(&decode::<v1::ResumeJobRequest>(body)?.job_id).map(drop)),
         "CreateScheduleRequest" => schedule(&decode::<v1::CreateScheduleRequest>(body)?.spec.unwrap_or_default()),

@@ -127,6 +127,8 @@ fn feed(events: Vec<protocol::FromWorker>, trace: &mut Trace) {
             }
             From::Finished(finished) => told(Report::Finished(finished, Vec::new())),
             From::Leaving => Input::Pause { caller: None, worker: WORKER },
+            From::Info(info) => Input::Describe { worker: WORKER, connection, info },
+            From::Supervision(news) => Input::Supervised { worker: WORKER, news },
             From::Logs(chunk) => {
                 assert!(chunk.end() > chunk.first);
                 continue;
@@ -162,6 +164,7 @@ fn kind(effect: &Effect) -> &'static str {
         Effect::Create { .. } => "create",
         Effect::Inspect { .. } => "inspect",
         Effect::Destroy { .. } => "destroy",
+        Effect::RestartHandler { .. } => "restart handler",
         Effect::Close { .. } => "close",
         Effect::Park { .. } => "park",
         Effect::ReadReady { .. } => "read ready",
@@ -262,6 +265,7 @@ impl Agent {
                 Action::SendRecord(_) => trace.say("send record"),
                 Action::Forget(_) => trace.say("forget"),
                 Action::SetLease(_) => trace.say("lease"),
+                Action::RestartHandler(_) => trace.say("restart handler"),
                 Action::Reconnect => trace.say("reconnect"),
                 Action::Exit { .. } => trace.say("exit"),
             }

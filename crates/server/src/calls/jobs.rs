@@ -265,7 +265,7 @@ fn ids_of(submitted: &[Submitted]) -> String {
     }
 }
 
-fn state(answer: Answer) -> Result<StateKind, Problem> {
+pub(super) fn state(answer: Answer) -> Result<StateKind, Problem> {
     match answer {
         Answer::State(kind) => Ok(kind),
         _ => Err(Problem::Internal("the brain answered something else".into())),

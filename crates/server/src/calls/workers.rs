@@ -41,6 +41,12 @@ impl Calls {
         Ok(())
     }
 
+    /// Has the processes of a handler started anew.
+    pub async fn restart_handler(&self, worker: WorkerId, handler: String) -> Result<(), Problem> {
+        self.act(worker, 0, |caller| Input::RestartHandler { caller, worker, handler }).await?;
+        Ok(())
+    }
+
     /// For a new worker unless one is named, and for the default time when `ttl_ms` is zero.
     pub async fn create_worker_token(&self, worker: Option<WorkerId>, ttl_ms: i64) -> Result<NewWorkerToken, Problem> {
         let worker = worker.unwrap_or_else(|| WorkerId(Uuid::now_v7()));

@@ -46,4 +46,14 @@ impl WorkerAdminService for Service {
         calls.drain(convert::worker_id(&worker_id).map_err(invalid)?, reason, deadline_ms).await?;
         Ok(Response::new(v1::DrainWorkerResponse {}))
     }
+
+    async fn restart_handler(
+        &self,
+        request: Request<v1::RestartHandlerRequest>,
+    ) -> Result<Response<v1::RestartHandlerResponse>, Status> {
+        let calls = self.calls.by(request.extensions());
+        let v1::RestartHandlerRequest { worker_id, handler } = request.into_inner();
+        calls.restart_handler(convert::worker_id(&worker_id).map_err(invalid)?, handler).await?;
+        Ok(Response::new(v1::RestartHandlerResponse {}))
+    }
 }

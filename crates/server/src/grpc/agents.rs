@@ -189,6 +189,10 @@ impl Stream {
             // Of an old connection it says nothing about the new one.
             FromWorker::Leaving if outgoing.strong_count() == 0 => {}
             FromWorker::Leaving => self.calls.engine.tell(Input::Pause { caller: None, worker }),
+            FromWorker::Info(info) => {
+                self.calls.engine.tell(Input::Describe { worker, connection: self.connection, info });
+            }
+            FromWorker::Supervision(news) => self.calls.engine.tell(Input::Supervised { worker, news }),
         }
         Ok(())
     }

@@ -107,6 +107,17 @@ impl JobExecutionService for Service {
         Ok(Response::new(v1::ResumeJobResponse { state: convert::state_to_wire(state).into() }))
     }
 
+    async fn assign_job(
+        &self,
+        request: Request<v1::AssignJobRequest>,
+    ) -> Result<Response<v1::AssignJobResponse>, Status> {
+        let calls = self.calls.by(request.extensions());
+        let v1::AssignJobRequest { job_id: id, worker_id } = request.into_inner();
+        let worker = convert::worker_id(&worker_id).map_err(invalid)?;
+        let state = calls.assign(job_id(&id)?, worker).await?;
+        Ok(Response::new(v1::AssignJobResponse { state: convert::state_to_wire(state).into() }))
+    }
+
     type WatchJobStream = BoxStream<'static, Result<v1::WatchJobResponse, Status>>;
 
     async fn watch_job(&self, request: Request<v1::WatchJobRequest>) -> Result<Response<Self::WatchJobStream>, Status> {

@@ -9,6 +9,7 @@ mod jobs;
 mod logs;
 mod providers;
 mod queues;
+mod scheduler;
 mod schedules;
 mod webhooks;
 
@@ -65,6 +66,7 @@ pub async fn services(
         provider_management_service_server::ProviderManagementServiceServer as Providers,
         queue_service_server::QueueServiceServer as Queues,
         schedule_service_server::ScheduleServiceServer as Schedules,
+        scheduler_service_server::SchedulerServiceServer as Scheduler,
         webhook_service_server::WebhookServiceServer as Webhooks,
         worker_admin_service_server::WorkerAdminServiceServer as Admin,
         worker_agent_service_server::WorkerAgentServiceServer as Agents,
@@ -81,6 +83,7 @@ pub async fn services(
     health.set_serving::<Events<events::Service>>().await;
     health.set_serving::<Schedules<schedules::Service>>().await;
     health.set_serving::<Providers<providers::Service>>().await;
+    health.set_serving::<Scheduler<scheduler::Service>>().await;
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -96,6 +99,7 @@ pub async fn services(
         .add_service(Logs::new(logs))
         .add_service(Webhooks::new(webhooks::Service { calls: calls.clone() }))
         .add_service(Queues::new(queues::Service { calls: calls.clone() }))
+        .add_service(Scheduler::new(scheduler::Service { calls: calls.clone() }).max_encoding_message_size(MAX_REQUEST))
         .add_service(DeadLetters::new(dead_letters::Service { calls: calls.clone() }))
         .add_service(Events::new(events))
         .add_service(Schedules::new(schedules).max_encoding_message_size(MAX_REQUEST))

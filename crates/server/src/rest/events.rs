@@ -74,7 +74,7 @@ pub struct Event {
     id: String,
     #[schema(format = DateTime)]
     at: String,
-    /// Such as job.succeeded, worker.ready, schedule.fired, queue.paused.
+    /// Such as job.succeeded, worker.ready, schedule.fired, queue.paused, supervision.worker_replaced.
     r#type: String,
     /// The id of the job, worker or schedule; the name of the queue, provider or template.
     subject: String,
@@ -82,6 +82,9 @@ pub struct Event {
     #[serde(skip_serializing_if = "String::is_empty")]
     queue: String,
     attempt: u32,
+    /// Of supervision: which handler of the worker.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    what: String,
     /// For people, where there is more to say.
     #[serde(skip_serializing_if = "String::is_empty")]
     detail: String,
@@ -96,6 +99,7 @@ impl From<&events::Event> for Event {
             subject: event.subject.clone(),
             queue: event.queue.to_string(),
             attempt: event.attempt,
+            what: event.what.to_string(),
             detail: event.detail.clone(),
         }
     }
@@ -111,7 +115,7 @@ pub struct Which {
     job_id: Option<String>,
     #[param(min_length = 1)]
     queue: Option<String>,
-    /// Any of job, worker, schedule, queue, provider and template.
+    /// Any of job, worker, schedule, queue, provider, template and supervision.
     #[param(required = false)]
     kinds: Vec<String>,
 }

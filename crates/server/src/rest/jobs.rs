@@ -155,7 +155,7 @@ pub async fn get(rest: Rest, Path(id): Path<String>, Query(NoQuery): Query<NoQue
     whole(&rest, job_id(&id)?).await
 }
 
-async fn whole(rest: &Rest, id: JobId) -> Result<Json<shown::Job>> {
+pub async fn whole(rest: &Rest, id: JobId) -> Result<Json<shown::Job>> {
     let job = rest.calls.find(id).await?;
     Ok(Json(rest.calls.whole(job).await?.into()))
 }

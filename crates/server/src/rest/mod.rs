@@ -11,6 +11,7 @@ mod problem;
 mod providers;
 mod queues;
 mod routes;
+mod scheduler;
 mod schedules;
 mod shown;
 mod submit;

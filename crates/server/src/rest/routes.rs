@@ -3,7 +3,7 @@
 use super::{
     Rest, dead_letters, events, health, jobs, logs,
     problem::{self, Details, Error},
-    providers, queues, schedules, submit, templates, webhooks, workers,
+    providers, queues, scheduler, schedules, submit, templates, webhooks, workers,
 };
 use axum::{
     extract::{MatchedPath, Request},
@@ -33,6 +33,8 @@ pub fn table() -> OpenApiRouter<Rest> {
         ("jobs.cancel", routes!(jobs::cancel)),
         ("jobs.retry", routes!(jobs::retry)),
         ("jobs.resume", routes!(jobs::resume)),
+        ("jobs.assign", routes!(scheduler::assign)),
+        ("jobs.explain", routes!(scheduler::explain)),
         ("jobs.logs", routes!(logs::page)),
         ("jobs.follow_logs", routes!(logs::stream)),
         ("jobs.follow", routes!(events::of_job)),
@@ -49,6 +51,10 @@ pub fn table() -> OpenApiRouter<Rest> {
         ("queues.pause", routes!(queues::pause)),
         ("queues.resume", routes!(queues::resume)),
         ("queues.configure", routes!(queues::configure)),
+        ("scheduler.get", routes!(scheduler::get)),
+        ("scheduler.configure", routes!(scheduler::configure)),
+        ("scheduler.preview", routes!(scheduler::preview)),
+        ("scheduler.workers", routes!(scheduler::workers)),
         ("schedules.create", routes!(schedules::create)),
         ("schedules.list", routes!(schedules::list)),
         ("schedules.preview_spec", routes!(schedules::preview_spec)),
@@ -64,6 +70,7 @@ pub fn table() -> OpenApiRouter<Rest> {
         ("workers.create_token", routes!(workers::create_token)),
         ("workers.get", routes!(workers::get)),
         ("workers.drain", routes!(workers::drain)),
+        ("workers.restart", routes!(workers::restart)),
         ("providers.list", routes!(providers::list)),
         ("providers.add", routes!(providers::add)),
         ("providers.get", routes!(providers::get)),

@@ -39,6 +39,9 @@ pub struct Job {
     /// Why it is not running, in words.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub waiting_reason: String,
+    /// Why it failed without having been given to a worker.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub rejected_because: String,
     /// How many of those it depends on have not succeeded yet.
     #[serde(skip_serializing_if = "is_zero")]
     pub dependencies_left: i32,
@@ -165,6 +168,7 @@ impl From<v1::Job> for Job {
             delayed_until: maybe(job.delayed_until_ms),
             cancel_reason: job.cancel_reason,
             waiting_reason: job.waiting_reason,
+            rejected_because: job.rejected_because,
             dependencies_left: job.dependencies_left,
             parent_id: job.parent_id,
             schedule_id: job.schedule_id,
@@ -330,6 +334,18 @@ pub struct Worker {
     pub task_types: Vec<String>,
     /// It starts no processes: shell and script work is not for it.
     pub tasks_only: bool,
+    /// Its handlers that have processes of their own.
+    pub handlers: Vec<Handler>,
+    pub labels: BTreeMap<String, String>,
+    pub taints: Vec<json::Taint>,
+    pub capabilities: Vec<json::Capability>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub zone: String,
+    /// process, container or vm.
+    pub isolation: &'static str,
+    /// The image that it runs in, if it runs in one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub image: String,
     #[schema(format = DateTime)]
     pub registered_at: String,
     /// Who made it, of what template; left out for one that came by itself.
@@ -342,16 +358,36 @@ pub struct Worker {
     pub drain_reason: String,
 }
 
+/// A handler whose processes the worker supervises.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Handler {
+    /// The type, or pattern of types, that it is there for.
+    pub name: String,
+    /// critical, high, normal or best-effort.
+    pub sla: String,
+    /// Its types are not offered until somebody restarts it.
+    pub given_up: bool,
+}
+
+impl From<v1::HandlerInfo> for Handler {
+    fn from(wire: v1::HandlerInfo) -> Self {
+        Self { name: wire.name, sla: wire.sla, given_up: wire.given_up }
+    }
+}
+
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub struct Capacity {
     pub slots: i32,
     pub cpu_millis: i64,
     pub memory_bytes: i64,
+    pub disk_bytes: i64,
+    pub gpus: i32,
 }
 
 impl From<v1::Capacity> for Capacity {
     fn from(wire: v1::Capacity) -> Self {
-        Self { slots: wire.slots, cpu_millis: wire.cpu_millis, memory_bytes: wire.memory_bytes }
+        let v1::Capacity { slots, cpu_millis, memory_bytes, disk_bytes, gpus } = wire;
+        Self { slots, cpu_millis, memory_bytes, disk_bytes, gpus }
     }
 }
 
@@ -370,6 +406,13 @@ impl From<&hodei_core::brain::WorkerView> for Worker {
             free: wire.free.unwrap_or_default().into(),
             task_types: info.task_types,
             tasks_only: info.tasks_only,
+            handlers: info.handlers.into_iter().map(Into::into).collect(),
+            labels: info.labels.into_iter().collect(),
+            taints: info.taints.into_iter().map(json::Taint::from_wire).collect(),
+            capabilities: info.capabilities.into_iter().map(json::Capability::from_wire).collect(),
+            zone: info.zone,
+            isolation: view.record.info.isolation.name(),
+            image: info.image,
             registered_at: moment(wire.registered_at_ms),
             provider: wire.provider,
             template: wire.template,

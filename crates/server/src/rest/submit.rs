@@ -84,7 +84,7 @@ fn plain(invalid: Invalid) -> Invalid {
     }
 }
 
-fn told(problem: Problem) -> Error {
+pub fn told(problem: Problem) -> Error {
     match problem {
         Problem::Invalid(invalid) => plain(invalid).into(),
         problem => problem.into(),

@@ -2,7 +2,7 @@
 
 use super::{
     Rest,
-    extract::{MaybeJson, NoQuery, Query},
+    extract::{self, MaybeJson, NoQuery, Query},
     problem::Result,
     shown::{Page, Worker, moment},
 };
@@ -65,6 +65,35 @@ pub async fn drain(
 ) -> Result<(StatusCode, Json<Worker>)> {
     let id = worker_id(&id)?;
     rest.calls.drain(id, body.reason, body.deadline_ms).await?;
+    Ok((StatusCode::ACCEPTED, Json((&rest.calls.worker(id).await?).into())))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RestartBody {
+    /// One of the worker's handlers, by name.
+    handler: String,
+}
+
+/// Start the processes of a handler anew
+///
+/// What was given up is tried again, and what runs is replaced once it has finished what it holds.
+#[utoipa::path(
+    post, path = "/workers/{id}/restart", tag = "workers", params(("id" = uuid::Uuid, Path, description = "The worker")),
+    request_body = RestartBody,
+    responses(
+        (status = 202, description = "The worker as it is now", body = Worker),
+        (status = 409, description = "The worker is not connected"),
+    )
+)]
+pub async fn restart(
+    rest: Rest,
+    Path(id): Path<String>,
+    Query(NoQuery): Query<NoQuery>,
+    extract::Json(body): extract::Json<RestartBody>,
+) -> Result<(StatusCode, Json<Worker>)> {
+    let id = worker_id(&id)?;
+    rest.calls.restart_handler(id, body.handler).await?;
     Ok((StatusCode::ACCEPTED, Json((&rest.calls.worker(id).await?).into())))
 }
 

@@ -348,6 +348,8 @@ impl World {
                 self.keep_record(at, Entry::Finished(finished));
             }
             Action::SetLease(until) => self.set_lease(at, until),
+            // What is simulated has no handlers with processes of their own.
+            Action::RestartHandler(_) => {}
             Action::Reconnect => {
                 note!(self, "agent", at, "gives up its stream");
                 self.drop_stream(at);

@@ -223,6 +223,8 @@ impl World {
             }
             FromWorker::Leaving if can_answer => self.tell(Input::Pause { caller: None, worker }),
             FromWorker::Leaving => {}
+            FromWorker::Info(info) => self.tell(Input::Describe { worker, connection: number, info }),
+            FromWorker::Supervision(news) => self.tell(Input::Supervised { worker, news }),
         }
     }
 

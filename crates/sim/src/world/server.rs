@@ -674,6 +674,9 @@ impl World {
                 Effect::Drain { connection, within, .. } => {
                     self.send_down(link_key(life, connection), ToWorker::Drain { within });
                 }
+                Effect::RestartHandler { connection, handler, .. } => {
+                    self.send_down(link_key(life, connection), ToWorker::RestartHandler { handler });
+                }
                 Effect::Park { connection, lease, .. } => {
                     self.send_down(link_key(life, connection), ToWorker::Park { lease });
                 }

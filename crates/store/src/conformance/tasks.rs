@@ -8,7 +8,7 @@ use hodei_core::{
     dead_letter::{DeadLetter, Fingerprint},
     id::{DeliveryId, ScheduleId, TokenId},
     job::Extra,
-    journal::{Change, JobStep, JournalId, QueueChange},
+    journal::{Change, JobStep, JournalId, QueueChange, Supervision},
     placement::{FleetPolicy, SchedulerSettings},
     provider::{ProviderKind, ProviderRecord},
     queue::{QueueRecord, QueueSettings, Starts},
@@ -401,6 +401,10 @@ fn changes(n: u64) -> Vec<Change> {
     vec![
         Change::Job { id: job_id(n), steps: vec![step(StateKind::Pending), step(StateKind::Blocked)] },
         Change::Queue { name: "q".into(), what: QueueChange::Paused, at: Time(5) },
+        Change::Supervision {
+            worker: WorkerId(Uuid::from_u128(n.into())),
+            news: Supervision { what: "a.*".into(), event: "worker_replaced".into(), detail: "d".into(), at: Time(6) },
+        },
     ]
 }
 

@@ -30,6 +30,7 @@ use crate::guardian::{GuardianCommand, GuardianProcess, Isolation};
 use hodei_core::{
     id::{ExecutionId, WorkerId},
     job::Progress,
+    journal::Supervision,
     protocol::{Assignment, Finished, LogChunk, StopReason},
     time::{Elapsed, Time},
 };
@@ -66,13 +67,28 @@ pub struct ExecutorConfig {
     pub guardian: GuardianCommand,
 }
 
-/// What happened to an execution. `Ended` is the last of each.
+/// What happened to an execution, of which `Ended` is the last, or to a handler.
 #[derive(Debug)]
 pub enum ExecutorEvent {
-    Started { execution: ExecutionId, at: Time },
-    Progress { execution: ExecutionId, progress: Progress, data: Option<Vec<u8>> },
+    Started {
+        execution: ExecutionId,
+        at: Time,
+    },
+    Progress {
+        execution: ExecutionId,
+        progress: Progress,
+        data: Option<Vec<u8>>,
+    },
     Logs(LogChunk),
     Ended(Finished),
+    /// The subprocesses of a handler: whether tasks of these types can be run.
+    Handler {
+        name: String,
+        types: BTreeSet<String>,
+        up: bool,
+    },
+    /// Something that people should know of those who watch over them.
+    Supervision(Supervision),
 }
 
 #[derive(Debug, Error)]

@@ -1,12 +1,12 @@
 //! Processes that live longer than one job: the guardian starts and ends them as it does jobs, in slots of their own.
 
 use super::{
-    Executor, Shared,
+    Executor, Shared, boottime,
     line::{Line, output_pipe},
     program,
     supervisor::Order,
 };
-use crate::guardian::message::{Control, Limits, Report, Start, StartError};
+use crate::guardian::message::{Control, Ended, Limits, Report, Start, StartError, Stopped};
 use hodei_core::{
     id::ExecutionId,
     state::{Failure, FailureKind},
@@ -73,7 +73,7 @@ impl ServiceSlot {
         self.line
             .send_start(&start, &[stdout_end, stderr_end, stdin_end])
             .await
-            .map_err(|error| program::not_started(format!("the guardian could not be reached: {error}")))?;
+            .map_err(|error| guardian_lost(&format!("the guardian could not be reached: {error}")))?;
         self.current = Some(execution);
         Ok(ServicePipes {
             stdin: pipe::Sender::from_owned_fd_unchecked(stdin).map_err(failed)?,
@@ -115,31 +115,26 @@ impl ServiceSlot {
             };
             let failure = match report {
                 Some(Report::Started { .. }) => continue,
-                Some(Report::Ended(ended)) => match (ended.exit_code, ended.signal) {
-                    (Some(code), _) => Failure {
-                        exit_code: Some(code),
-                        ..Failure::new(FailureKind::Error, format!("exited with code {code}"))
-                    },
-                    (None, signal) => Failure {
-                        signal,
-                        ..Failure::new(FailureKind::Error, format!("killed by signal {}", signal.unwrap_or_default()))
-                    },
-                },
-                Some(Report::NotStarted(StartError::Lease)) => {
-                    Failure::new(FailureKind::WorkerLost, "the worker's lease has run out")
-                }
+                Some(Report::Ended(ended)) => failure_of(&ended),
+                Some(Report::NotStarted(StartError::Lease)) => lease_over(),
                 Some(Report::NotStarted(StartError::Limits { message })) => program::not_started(message),
                 Some(Report::NotStarted(StartError::Spawn { errno })) => {
                     program::not_started(format!("it cannot be started: {}", io::Error::from_raw_os_error(errno)))
                 }
                 None => {
                     self.line.close();
-                    Failure::new(FailureKind::WorkerLost, "the worker's guardian was lost")
+                    guardian_lost("the worker's guardian was lost")
                 }
             };
             self.current = None;
             return failure;
         }
+    }
+
+    /// Waits until the worker has a lease, without which nothing may run.
+    pub(crate) async fn leased(&self) {
+        let mut lease = self.shared.lease.subscribe();
+        _ = lease.wait_for(|lease| lease.is_none_or(|until| until > boottime())).await;
     }
 
     /// Ends the process and all that it started, at once.
@@ -149,6 +144,26 @@ impl ServiceSlot {
             _ = self.shared.orders.send(Order::Control(stop));
         }
     }
+}
+
+fn failure_of(ended: &Ended) -> Failure {
+    if ended.stopped == Some(Stopped::Lease) {
+        return lease_over();
+    }
+    let kind = if ended.out_of_memory { FailureKind::OutOfMemory } else { FailureKind::Error };
+    let message = match (ended.exit_code, ended.signal.unwrap_or_default()) {
+        (Some(code), _) => format!("exited with code {code}"),
+        (None, signal) => format!("killed by signal {signal}"),
+    };
+    Failure { exit_code: ended.exit_code, signal: ended.signal, ..Failure::new(kind, message) }
+}
+
+fn lease_over() -> Failure {
+    Failure::new(FailureKind::WorkerLost, "the worker's lease has run out")
+}
+
+fn guardian_lost(message: &str) -> Failure {
+    Failure::new(FailureKind::WorkerLost, message)
 }
 
 /// The reading end for the process, and the writing end for us.

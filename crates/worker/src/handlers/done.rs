@@ -64,33 +64,41 @@ impl From<()> for Done {
 
 /// Why an attempt failed. Every error turns into one that is retried as the job's policy says.
 pub struct TaskError {
-    failure: Failure,
+    /// None if it was never begun: then it goes back to the queue, and the attempt does not count.
+    failure: Option<Failure>,
 }
 
 impl TaskError {
     /// To try again would not help.
     pub fn fatal(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        let Self { failure } = Self::retry(error);
-        Self { failure: Failure { fatal: true, ..failure } }
+        let failure = failure_of(&*error.into());
+        Self::of(Failure { fatal: true, ..failure })
     }
 
     /// To be tried again, as far as the job's policy allows it.
     pub fn retry(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        let error = error.into();
-        let causes = causes(&*error);
-        let message = causes.iter().fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-        let detail = causes.iter().map(|cause| format!("\ncaused by: {cause}"));
-        let detail = if causes.is_empty() { String::new() } else { format!("{error}{}", detail.collect::<String>()) };
-        Self { failure: Failure { detail, ..Failure::new(FailureKind::Error, message) } }
+        Self::of(failure_of(&*error.into()))
     }
 
     pub(super) fn of(failure: Failure) -> Self {
-        Self { failure }
+        Self { failure: Some(failure) }
     }
 
-    pub(super) fn into_failure(self) -> Failure {
-        self.failure
+    pub(super) fn given_back() -> Self {
+        Self { failure: None }
     }
+
+    pub(super) fn into_outcome(self) -> Outcome {
+        self.failure.map_or(Outcome::Released, Outcome::Failed)
+    }
+}
+
+fn failure_of(error: &(dyn Error + 'static)) -> Failure {
+    let causes = causes(error);
+    let message = causes.iter().fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+    let detail = causes.iter().map(|cause| format!("\ncaused by: {cause}"));
+    let detail = if causes.is_empty() { String::new() } else { format!("{error}{}", detail.collect::<String>()) };
+    Failure { detail, ..Failure::new(FailureKind::Error, message) }
 }
 
 fn causes(error: &(dyn Error + 'static)) -> Vec<String> {
@@ -111,6 +119,6 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for TaskError {
 
 impl fmt::Debug for TaskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.failure.message)
+        f.write_str(self.failure.as_ref().map_or("given back", |failure| &failure.message))
     }
 }

@@ -211,7 +211,7 @@ async fn supervise(work: impl Future<Output = Caught>, task: &Task) -> (Outcome,
 fn ended_by_itself(ended: Caught) -> (Outcome, Option<Vec<u8>>) {
     match ended {
         Ok(Ok(done)) => ended_well(done),
-        Ok(Err(error)) => (Outcome::Failed(error.into_failure()), None),
+        Ok(Err(error)) => (error.into_outcome(), None),
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();

@@ -1,25 +1,28 @@
 //! Tasks run by a subprocess that lives on: many tasks one after the other and beside each other, over its standard input
 //! and output.
 
+mod crew;
 mod message;
 mod process;
 
 use super::{Done, Program, Task, TaskError, TaskResult, view::View};
-use crate::executor::{Executor, ServiceCommand, inherited};
+use crate::executor::{Executor, ExecutorEvent, ServiceCommand, inherited};
+use crew::{Crew, Order};
 use hodei_core::time::Millis;
+use hodei_supervise::{PoolLimits, Sla};
 use message::{ToProcess, frame};
-use process::{Greeting, Keeper, Shared};
+use process::{Greeting, Keeper};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicU32},
+    sync::Arc,
 };
 use tokio::{
     runtime::Handle,
     select,
-    sync::{Mutex, mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
 };
 
@@ -36,10 +39,15 @@ pub struct Subprocess {
     pub directory: PathBuf,
     /// Beside what the worker itself has in its environment.
     pub environment: BTreeMap<String, String>,
+    /// The most that there are at one time.
     pub processes: u32,
+    /// So many are kept however little there is to do; the others come when they are needed.
+    pub warm: u32,
+    /// Those that are not kept end after so long without a task.
+    pub idle: Millis,
     /// Tasks at one time in each; zero for as many as the worker has slots for.
     pub concurrency: u32,
-    pub heartbeat: Millis,
+    pub sla: Sla,
 }
 
 /// A task for a process.
@@ -66,52 +74,44 @@ enum Said {
     Ended(Result<(Done, Vec<Vec<u8>>), TaskError>),
 }
 
-enum Order {
-    Cancel(String),
-    /// The job did not stop, so its process must.
-    Kill(String),
-}
-
 /// The processes of one handler.
 #[derive(Debug)]
 pub(super) struct Pool {
-    waiting: mpsc::UnboundedSender<Request>,
+    crew: Arc<Crew>,
     closing: watch::Sender<bool>,
     keepers: Vec<JoinHandle<()>>,
 }
 
 impl Subprocess {
-    /// Starts the processes and waits until each has said which types it handles.
+    /// Starts those that are kept, and waits until each has said which types it handles.
     pub(super) async fn start(
         &self,
         name: &str,
         executor: &Executor,
         slots: u32,
+        outbox: mpsc::UnboundedSender<ExecutorEvent>,
         runtime: &Handle,
     ) -> Result<(Pool, BTreeSet<String>), String> {
         let processes = self.processes.max(1);
         let concurrency = if self.concurrency > 0 { self.concurrency } else { slots.div_ceil(processes) };
-        let (waiting, requests) = mpsc::unbounded_channel();
+        let warm = self.warm.min(processes) as usize;
+        let limits = PoolLimits { capacity: processes as usize, warm, ttl: self.idle.duration() };
+        let command = self.command(&executor.scratch());
+        let command = command.map_err(|error| format!("its module cannot be written: {error}"))?;
         let (closing, closed) = watch::channel(false);
-        let shared = Arc::new(Shared {
-            name: name.to_owned(),
-            command: self
-                .command(&executor.scratch())
-                .map_err(|error| format!("its module cannot be written: {error}"))?,
-            heartbeat: self.heartbeat.duration(),
-            concurrency,
-            waiting: Mutex::new(requests),
-            up: AtomicU32::new(0),
-            closing: closed,
-        });
+        let (crew, places) = Crew::new(name, command, self.sla, concurrency, limits, closed, outbox);
         let (mut keepers, mut greetings) = (Vec::new(), Vec::new());
-        for _ in 0..processes {
-            let (greeted, greeting) = watch::channel(None);
-            let keeper = Keeper { shared: Arc::clone(&shared), slot: executor.service_slot(), greeted };
+        for (place, orders) in (0..).zip(places) {
+            // Without one that has said hello nobody knows what the handler is for.
+            let first = (keepers.len() < warm.max(1)).then(|| {
+                let (greeted, greeting) = oneshot::channel();
+                greetings.push(greeting);
+                greeted
+            });
+            let keeper = Keeper { crew: Arc::clone(&crew), place, slot: executor.service_slot(), orders, first };
             keepers.push(runtime.spawn(keeper.run()));
-            greetings.push(greeting);
         }
-        let pool = Pool { waiting, closing, keepers };
+        let pool = Pool { crew, closing, keepers };
         match all_greeted(greetings).await {
             Ok(types) => Ok((pool, types)),
             Err(problem) => {
@@ -139,23 +139,27 @@ impl Subprocess {
     }
 }
 
-async fn all_greeted(greetings: Vec<watch::Receiver<Option<Greeting>>>) -> Greeting {
-    let mut all: Option<BTreeSet<String>> = None;
-    for mut greeting in greetings {
-        let gone = |_| "it is gone".to_owned();
-        let types =
-            greeting.wait_for(Option::is_some).await.map_err(gone)?.clone().unwrap_or_else(|| Err(String::new()))?;
-        match &all {
-            Some(others) if *others != types => return Err("its processes handle different types".to_owned()),
-            _ => all = Some(types),
-        }
+async fn all_greeted(greetings: Vec<oneshot::Receiver<Greeting>>) -> Greeting {
+    let mut types = BTreeSet::new();
+    for greeting in greetings {
+        types = greeting.await.unwrap_or_else(|_| Err("it is gone".to_owned()))?;
     }
-    Ok(all.unwrap_or_default())
+    Ok(types)
 }
 
 impl Pool {
     pub(super) fn runner(&self) -> Runner {
-        Runner { waiting: self.waiting.clone() }
+        Runner { crew: Arc::clone(&self.crew) }
+    }
+
+    pub(super) fn sla(&self) -> Sla {
+        self.crew.sla
+    }
+
+    /// Starts its processes anew: what was given up is tried again, and what runs is replaced once it has finished what it
+    /// holds.
+    pub(super) fn ask(&self) {
+        self.crew.ask();
     }
 
     /// Tells the processes to end, and sees to it.
@@ -170,7 +174,7 @@ impl Pool {
 /// Gives tasks to the processes.
 #[derive(Clone, Debug)]
 pub(super) struct Runner {
-    waiting: mpsc::UnboundedSender<Request>,
+    crew: Arc<Crew>,
 }
 
 impl Runner {
@@ -179,7 +183,7 @@ impl Runner {
         let (said, mut heard) = mpsc::channel(SAID);
         let frame = job_frame(&task, &id).map_err(TaskError::fatal)?;
         let gone = || TaskError::retry("the subprocess is gone");
-        self.waiting.send(Request { id: id.clone(), frame, said }).map_err(|_| gone())?;
+        self.crew.give(Request { id: id.clone(), frame, said });
         let mut held: Option<Held> = None;
         let mut told = false;
         loop {

@@ -2,9 +2,9 @@
 
 use super::{Provider, Provisioning};
 use crate::{
-    job::Job,
+    placement::{Needs, Traits},
     provider::{ErrorClass, ProviderFailure, ProviderHealth, ProviderStrategy},
-    requirements::{Constraints, Isolation, Requirements},
+    requirements::{Isolation, Requirements},
     template::{Reuse, WorkerTemplate},
     time::{Elapsed, Millis},
     worker::{Capacity, Offer, WorkerInfo},
@@ -84,21 +84,9 @@ impl Provisioning {
 
     /// What keeps it from being asked for this.
     fn why_not_this(&self, provider: &Provider, template: &WorkerTemplate, now: Elapsed) -> Option<String> {
-        let (can, wants) = (&provider.capabilities, &template.capacity);
         let hold = self.holds.get(&(Arc::clone(&provider.record.name), Arc::clone(&template.name)));
-        let over = |limit: u64, wanted: u64| limit > 0 && wanted > limit;
-        let image = template.image.is_some() || provider.record.settings.contains_key(DEFAULT_IMAGE);
-        if template.image.is_some() && !can.images {
-            Some("makes no workers in images".into())
-        } else if can.images && !image {
-            Some("makes workers in images, and none is named; set its 'image' for those".into())
-        } else if wants.gpus > can.gpus {
-            Some(format!("has {} GPUs", can.gpus))
-        } else if over(can.cpu_millis, wants.cpu_millis) || over(can.memory_bytes, wants.memory_bytes) {
-            Some("makes no workers that large".into())
-        } else {
-            hold.filter(|hold| hold.holds(now)).map(|hold| format!("failed: {}", hold.why))
-        }
+        let held = || hold.filter(|hold| hold.holds(now)).map(|hold| format!("failed: {}", hold.why));
+        provider.why_unable(template).or_else(held)
     }
 
     fn best_of<'a>(&self, able: &[&'a Provider]) -> Option<&'a Provider> {
@@ -118,9 +106,9 @@ impl Provisioning {
     }
 
     /// The template that a worker for this job is made of, by whom; or why none is made.
-    pub fn plan(&self, job: &Job, now: Elapsed) -> Result<(Arc<WorkerTemplate>, Arc<str>), String> {
-        let wish = job.requirements.constraints.as_ref().and_then(|constraints| constraints.provider.as_deref());
-        let described = self.templates.values().filter(|template| suits(&info_of(template), job));
+    pub fn plan(&self, needs: &Needs, now: Elapsed) -> Result<(Arc<WorkerTemplate>, Arc<str>), String> {
+        let wish = needs.requirements.constraints.as_ref().and_then(|constraints| constraints.provider.as_deref());
+        let described = self.templates.values().filter(|template| suits(&info_of(template), needs));
         let mut described: Vec<_> = described.collect();
         described.sort_by_key(|template| size(&template.capacity));
         let mut why = None;
@@ -135,10 +123,22 @@ impl Provisioning {
         if let Some(why) = why {
             return Err(why);
         }
-        let template = on_demand(job).ok_or("no worker template describes a worker that could run it")?;
-        let template = self.with_isolation(template, &job.requirements);
+        let template = on_demand(needs).ok_or("no worker template describes a worker that could run it")?;
+        let template = self.with_isolation(template, needs.requirements);
         let provider = self.pick(&template, wish, now)?;
         Ok((Arc::new(template), provider))
+    }
+
+    /// Whether somebody could make a worker for such a job, if not now.
+    pub fn could_ever(&self, needs: &Needs) -> bool {
+        let described = self.templates.values().filter(|template| suits(&info_of(template), needs));
+        let made_up = on_demand(needs).map(|template| Arc::new(self.with_isolation(template, needs.requirements)));
+        let mut templates = described.cloned().chain(made_up);
+        templates.any(|template| {
+            let named = |name: &Arc<str>| template.providers.is_empty() || template.providers.contains(name);
+            let can = |it: &Provider| it.record.enabled && named(&it.record.name) && it.why_unable(&template).is_none();
+            self.providers.values().any(can)
+        })
     }
 
     /// A job that wants to be kept apart gets its worker only from those who can.
@@ -190,13 +190,33 @@ impl Provisioning {
     }
 }
 
+impl Provider {
+    /// Why it cannot make such a worker, however well it is.
+    fn why_unable(&self, template: &WorkerTemplate) -> Option<String> {
+        let (can, wants) = (&self.capabilities, &template.capacity);
+        let over = |limit: u64, wanted: u64| limit > 0 && wanted > limit;
+        let image = template.image.is_some() || self.record.settings.contains_key(DEFAULT_IMAGE);
+        if template.image.is_some() && !can.images {
+            Some("makes no workers in images".into())
+        } else if can.images && !image {
+            Some("makes workers in images, and none is named; set its 'image' for those".into())
+        } else if wants.gpus > can.gpus {
+            Some(format!("has {} GPUs", can.gpus))
+        } else if over(can.cpu_millis, wants.cpu_millis) || over(can.memory_bytes, wants.memory_bytes) {
+            Some("makes no workers that large".into())
+        } else {
+            None
+        }
+    }
+}
+
 fn size(capacity: &Capacity) -> (u64, u64, u32) {
     (capacity.cpu_millis, capacity.memory_bytes, capacity.slots)
 }
 
 /// A worker for a job that names no more than what it needs.
-fn on_demand(job: &Job) -> Option<WorkerTemplate> {
-    let Requirements { cpu_millis, memory_bytes, disk_bytes, gpus, ref constraints } = job.requirements;
+fn on_demand(needs: &Needs) -> Option<WorkerTemplate> {
+    let &Requirements { cpu_millis, memory_bytes, disk_bytes, gpus, ref constraints } = needs.requirements;
     let image = constraints.as_ref().and_then(|constraints| constraints.image.clone());
     let template = WorkerTemplate {
         name: image.as_ref().map_or_else(|| ON_DEMAND.into(), |image| format!("{ON_DEMAND}:{image}").into()),
@@ -207,7 +227,7 @@ fn on_demand(job: &Job) -> Option<WorkerTemplate> {
         ..WorkerTemplate::default()
     };
     let info = WorkerInfo { isolation: Isolation::Vm, ..info_of(&template) };
-    suits(&info, job).then_some(template)
+    suits(&info, needs).then_some(template)
 }
 
 /// What a worker of this template will say of itself.
@@ -227,15 +247,7 @@ pub(super) fn info_of(template: &WorkerTemplate) -> WorkerInfo {
     }
 }
 
-/// Whether such a worker could run the job when it has nothing else to do.
-pub(super) fn suits(info: &WorkerInfo, job: &Job) -> bool {
-    let (needs, has) = (&job.requirements, &info.capacity);
-    let large = has.slots > 0
-        && has.cpu_millis >= needs.cpu_millis
-        && has.memory_bytes >= needs.memory_bytes
-        && has.disk_bytes >= needs.disk_bytes
-        && has.gpus >= needs.gpus;
-    let none = Constraints::default();
-    let asked = needs.constraints.as_deref().unwrap_or(&none);
-    large && info.offer.includes(job.task_type.as_deref()) && asked.met_by(info)
+/// Whether such a worker could run such a job when it has nothing else to do.
+pub(super) fn suits(info: &WorkerInfo, needs: &Needs) -> bool {
+    info.capacity.fits(needs.requirements) && Traits::of_info(info).unmet(needs).is_none()
 }

@@ -5,6 +5,7 @@ use crate::{
     brain::Brain,
     id::WorkerId,
     job::{ClassId, Job},
+    placement::Needs,
     template::WorkerTemplate,
     worker::WorkerInfo,
 };
@@ -58,13 +59,13 @@ impl Brain {
     /// Has workers made until all that wait have a place to come, or nobody makes more.
     fn meet(&mut self, class: ClassId, job: &Job, waiting: u32, coming: &mut Vec<Coming>) {
         let mut left = waiting;
-        for worker in coming.iter_mut().filter(|worker| worker.slots > 0 && suits(&worker.info, job)) {
+        for worker in coming.iter_mut().filter(|worker| worker.slots > 0 && suits(&worker.info, &Needs::of(job))) {
             let taken = left.min(worker.slots);
             (left, worker.slots) = (left - taken, worker.slots - taken);
         }
         let mut reason = (left < waiting).then(|| "a worker is being made".to_owned());
         while left > 0 {
-            match self.provisioning.plan(job, self.elapsed) {
+            match self.provisioning.plan(&Needs::of(job), self.elapsed) {
                 Err(why) => {
                     reason = reason.or(Some(format!("no worker has room and none is made: {why}")));
                     break;
@@ -89,23 +90,29 @@ impl Brain {
         left.saturating_sub(slots)
     }
 
-    /// What a dry run says: the provider and the template that a worker for this job would be made by and of, or why not.
-    pub fn could_provision(&self, job: &Job) -> Result<(Arc<str>, Arc<str>), String> {
-        if self.provisioning.providers.is_empty() {
+    pub(in crate::brain) fn makes_workers(&self) -> bool {
+        !self.provisioning.providers.is_empty()
+    }
+
+    /// The provider and the template that a worker for such a job would be made by and of, or why none would be.
+    pub fn could_provision(&self, needs: &Needs) -> Result<(Arc<str>, Arc<str>), String> {
+        if !self.makes_workers() {
             return Err("no provider makes workers".to_owned());
         }
-        let (template, provider) = self.provisioning.plan(job, self.elapsed)?;
+        let (template, provider) = self.provisioning.plan(needs, self.elapsed)?;
         Ok((provider, Arc::clone(&template.name)))
+    }
+
+    /// Whether one could be made, if not now.
+    pub(in crate::brain) fn could_ever_provision(&self, needs: &Needs) -> bool {
+        self.provisioning.could_ever(needs)
     }
 
     /// Why a class waits although workers can be made, if they can.
     pub(in crate::brain) fn why_unmade(&self, job: &Job) -> Option<String> {
-        if self.provisioning.providers.is_empty() {
-            return None;
-        }
         let noted = self.provisioning.reasons.get(&job.class()).map(ToString::to_string);
-        noted.or_else(|| {
-            self.could_provision(job).err().map(|why| format!("no worker has room and none is made: {why}"))
-        })
+        let unmade = || self.could_provision(&Needs::of(job)).err();
+        let said = || unmade().map(|why| format!("no worker has room and none is made: {why}"));
+        if self.makes_workers() { noted.or_else(said) } else { None }
     }
 }

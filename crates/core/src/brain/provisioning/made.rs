@@ -7,7 +7,7 @@ use crate::{
     id::{ExecutionId, JobId, WorkerId},
     journal::ProviderChange,
     provider::{ErrorClass, Exit, Instance, InstanceState, ProviderCapabilities, ProviderFailure, ProviderHealth},
-    state::{Event, FailureKind, Outcome},
+    state::{Event, Failure, FailureKind, Outcome},
     template::{Reuse, WorkerTemplate},
     time::{Elapsed, Millis},
     worker::{Drain, Origin, Phase, WorkerRecord},
@@ -511,7 +511,9 @@ impl Brain {
         }
         // No retry would help the job. Where nobody asked for one, the template waits.
         match job.filter(|_| failure.class == ErrorClass::Image) {
-            Some(job) => self.reject(job, FailureKind::Image, &failure.message),
+            Some(job) => {
+                self.reject(job, Failure { fatal: true, ..Failure::new(FailureKind::Image, &*failure.message) })
+            }
             None => self.provisioning.note_failure(provider, &template.name, &failure, self.elapsed),
         }
         let crash = Crash::new(Cause::NotStarted, failure.message.as_str(), std::time::Duration::ZERO);

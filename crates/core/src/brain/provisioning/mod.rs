@@ -186,11 +186,14 @@ impl Brain {
         self.provisioning.settings = settings;
         self.provisioning.settings_dirty = true;
         self.provisioning.stir();
+        self.fleet.set_scheduler(settings);
+        self.recheck = true;
         Answer::Scheduler(settings)
     }
 
     pub(super) fn set_provider(&mut self, name: &Arc<str>, order: ProviderOrder) -> Result<Answer, Refusal> {
         self.provisioning.stir();
+        self.recheck = true;
         let providers = &mut self.provisioning.providers;
         let unknown = || Refusal::NoSuchProvider(Arc::clone(name));
         let (record, what) = match order {
@@ -251,6 +254,7 @@ impl Brain {
 
     pub(super) fn set_template(&mut self, name: &Arc<str>, order: TemplateOrder) -> Result<Answer, Refusal> {
         self.provisioning.stir();
+        self.recheck = true;
         let now = self.elapsed;
         let templates = &mut self.provisioning.templates;
         let old = templates.get(name).cloned();

@@ -5,6 +5,7 @@ mod dependencies;
 mod leases;
 mod model;
 mod paging;
+mod placement;
 mod provisioning;
 mod queue;
 mod schedules;

@@ -1,7 +1,10 @@
 //! Registration, inventories, drain, and what fences an execution.
 
 use super::*;
-use crate::worker::WorkerState;
+use crate::{
+    journal::{Change, Supervision},
+    worker::{HandlerInfo, Offer, Sla, WorkerState},
+};
 
 fn token_for(rig: &Rig, n: u8) -> WorkerToken {
     let expires_at = rig.server.now.wall + Millis::seconds(300);
@@ -293,4 +296,73 @@ fn a_new_connection_closes_the_one_before() {
     assert_eq!(news[1], Effect::Welcome { worker, connection, verdicts: vec![], heartbeat: None });
     rig.tell(Input::Disconnect { worker, connection: Connection(1) });
     assert_eq!(rig.view(worker).state, WorkerState::Ready, "the end of the old one ends nothing");
+}
+
+/// A worker of one slot that offers these types with one handler.
+fn with_handler(types: &[&str]) -> WorkerInfo {
+    let handler = HandlerInfo { name: "report.*".into(), sla: Sla::High, up: !types.is_empty() };
+    let task_types = types.iter().map(|task_type| Arc::from(*task_type)).collect();
+    let offer = Offer { task_types, tasks_only: false };
+    WorkerInfo { capacity: slots(1), offer, handlers: vec![handler], ..WorkerInfo::default() }
+}
+
+#[test]
+fn what_a_worker_no_longer_offers_waits_until_it_does_again() {
+    let mut rig = Rig::new();
+    let worker = rig.worker(1, slots(1));
+    let describe = |rig: &mut Rig, connection, types: &[&str]| {
+        rig.tell(Input::Describe { worker, connection, info: Box::new(with_handler(types)) });
+    };
+    describe(&mut rig, Connection(1), &["report.daily"]);
+    let report = || {
+        let work = Work::Task { task_type: "report.daily".into(), payload: b"null".to_vec() };
+        spec_with(|spec| spec.work = work)
+    };
+    let first = rig.enqueue(report());
+    rig.start(first);
+    // It is withdrawn, and then given back: it does not come again, and this run does not count.
+    describe(&mut rig, Connection(1), &[]);
+    rig.finish(first, Outcome::Released);
+    assert_eq!((rig.state(first), rig.job(first).attempt), (StateKind::Pending, 0));
+    let why = rig.server.brain.waiting_reason(&rig.job(first));
+    assert_eq!(why, "no connected worker handles tasks of type report.daily");
+    rig.server.restart();
+    rig.connect(worker, incarnation(1), &[]);
+    assert_eq!(rig.state(first), StateKind::Pending, "what it offers is stored");
+    describe(&mut rig, Connection(1), &["report.daily"]);
+    assert_eq!(rig.state(first), StateKind::Pending, "an old connection says nothing about the new one");
+    describe(&mut rig, Connection(2), &["report.daily"]);
+    assert_eq!(rig.state(first), StateKind::Scheduled);
+}
+
+#[test]
+fn a_wish_for_a_restart_reaches_a_worker_that_has_the_handler_and_is_there() {
+    let mut rig = Rig::new();
+    let worker = rig.worker(1, slots(1));
+    rig.tell(Input::Describe { worker, connection: Connection(1), info: Box::new(with_handler(&[])) });
+    rig.news();
+    let restart = |rig: &mut Rig, worker, handler: &str| {
+        rig.ask(|caller| Input::RestartHandler { caller, worker, handler: handler.into() })
+    };
+    assert_eq!(restart(&mut rig, worker, "report.*"), Ok(Answer::Done));
+    let sent = Effect::RestartHandler { worker, connection: Connection(1), handler: "report.*".into() };
+    assert!(rig.news().contains(&sent));
+    assert_eq!(restart(&mut rig, worker, "other"), Err(Refusal::NoSuchHandler(worker, "other".into())));
+    assert_eq!(restart(&mut rig, worker_id(9), "report.*"), Err(Refusal::NoSuchWorker(worker_id(9))));
+    rig.disconnect(worker);
+    assert_eq!(restart(&mut rig, worker, "report.*"), Err(Refusal::NotConnected(worker)));
+}
+
+#[test]
+fn what_a_worker_tells_of_supervision_is_in_the_journal() {
+    let mut rig = Rig::new();
+    let worker = rig.worker(1, slots(1));
+    let detail = "restart 1 of 3".to_owned();
+    let news = Supervision { what: "report.*".into(), event: "worker_replaced".into(), detail, at: Time(7) };
+    for (from, told) in [(worker, 1), (worker_id(9), 0)] {
+        rig.server.input(Input::Supervised { worker: from, news: news.clone() });
+        let (batch, _) = rig.server.turn(false);
+        assert_eq!(batch.changes, vec![Change::Supervision { worker, news: news.clone() }; told]);
+        rig.settle();
+    }
 }

@@ -55,6 +55,10 @@ pub(super) enum FromProcess {
         #[serde(default)]
         id: Option<String>,
     },
+    /// It has begun with a job.
+    Started {
+        id: String,
+    },
     Progress {
         id: String,
         percent: f64,

@@ -1,234 +1,286 @@
-//! One subprocess after the other in one place: started, spoken with, and started again when it dies.
+//! One subprocess after the other in one place: started, spoken with, and replaced as the crew decides.
 
 use super::{
-    Order, Request, Said,
+    Request, Said,
+    crew::{Complaint, Crew, Order, Place},
     message::{Frames, FromProcess, MAX_FRAME, ToProcess, VERSION, frame},
 };
 use crate::{
     end::{self, fatal},
-    executor::{Lines, ServiceCommand, ServicePipes, ServiceSlot, Tail},
+    executor::{Lines, ServicePipes, ServiceSlot, Tail},
     handlers::{Done, TaskError},
 };
 use hodei_core::state::{Failure, FailureKind};
+use hodei_supervise::Cause;
 use std::{
     collections::{BTreeSet, HashMap},
     io,
     os::fd::AsFd,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::unix::pipe,
     select,
-    sync::{Mutex, mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     time::{Instant, interval, sleep, sleep_until, timeout},
 };
 use tracing::{info, warn};
 
 /// How long a new one may take to say hello.
 const GREETING: Duration = Duration::from_secs(30);
-/// How long one may take to end when it is told to.
+/// How long one may take to end when it is told to, or has closed its output.
 const PARTING: Duration = Duration::from_secs(2);
-/// One that sends no frame for so many heartbeats hangs.
-const MISSED: u32 = 3;
-/// The pause before the first new start. Each further one is twice as long, up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// One that has lived so long has not failed to start.
-const STEADY: Duration = Duration::from_secs(10);
+/// Before one is started again that ended with the worker's guardian.
+const PAUSE: Duration = Duration::from_millis(200);
 const READ: usize = 64 << 10;
-
-/// What the processes of one handler share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    /// For the log.
-    pub name: String,
-    pub command: ServiceCommand,
-    pub heartbeat: Duration,
-    pub concurrency: u32,
-    /// Tasks that no process has taken yet.
-    pub waiting: Mutex<mpsc::UnboundedReceiver<Request>>,
-    /// Processes that take tasks.
-    pub up: AtomicU32,
-    pub closing: watch::Receiver<bool>,
-}
 
 /// What became of the first start.
 pub(super) type Greeting = Result<BTreeSet<String>, String>;
 
 pub(super) struct Keeper {
-    pub shared: Arc<Shared>,
+    pub crew: Arc<Crew>,
+    pub place: Place,
     pub slot: ServiceSlot,
-    pub greeted: watch::Sender<Option<Greeting>>,
+    pub orders: mpsc::UnboundedReceiver<Order>,
+    /// Who waits to hear of the first start, if that is to be now.
+    pub first: Option<oneshot::Sender<Greeting>>,
 }
 
-/// Why a process is no longer spoken with.
+/// Why a process is no longer there.
 enum Parting {
     /// The worker ends.
     Closing,
-    Died(Failure),
+    /// Nobody needs it.
+    Retired,
+    /// It was ended to make room for a new one.
+    Renewed,
+    /// It ended with the worker's lease or guardian, which is no fault of its own.
+    Swept,
+    Failed(Cause, Failure),
+}
+
+/// When the next process is started, if nobody asks before.
+enum Next {
+    At(Instant),
+    /// The worker may run nothing at present.
+    WhenLeased,
+    WhenAsked,
 }
 
 impl Keeper {
     pub(super) async fn run(mut self) {
-        let mut pause = FIRST_PAUSE;
-        loop {
+        let mut next = if self.first.is_some() { Next::At(Instant::now()) } else { Next::WhenAsked };
+        while self.wait(next).await {
             let began = Instant::now();
-            let Parting::Died(failure) = self.live().await else { return };
-            let message = &failure.message;
-            warn!(handler = self.shared.name, message, "a subprocess died and is started again");
-            if began.elapsed() > STEADY {
-                pause = FIRST_PAUSE;
-            }
-            if self.greeted.borrow().is_none() {
-                _ = self.greeted.send_replace(Some(Err(told(&failure))));
-            }
-            self.fail_waiting(&failure).await;
-            let mut closing = self.shared.closing.clone();
-            select! {
-                () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
-                _ = closing.wait_for(|closing| *closing) => return,
-            }
+            self.crew.starts(self.place);
+            next = match self.live().await {
+                Parting::Closing => return,
+                Parting::Retired => {
+                    self.crew.stopped(self.place, false);
+                    Next::WhenAsked
+                }
+                Parting::Renewed => {
+                    self.crew.stopped(self.place, true);
+                    Next::At(Instant::now())
+                }
+                Parting::Swept => {
+                    self.crew.stopped(self.place, true);
+                    Next::WhenLeased
+                }
+                Parting::Failed(cause, failure) => self.failed(cause, failure, began.elapsed()),
+            };
         }
     }
 
-    /// When no process is left that could take them, those who wait hear of it now.
-    async fn fail_waiting(&self, failure: &Failure) {
-        if self.shared.up.load(Ordering::SeqCst) > 0 {
-            return;
+    fn failed(&mut self, cause: Cause, failure: Failure, lived: Duration) -> Next {
+        if let Some(first) = self.first.take() {
+            _ = first.send(Err(told(&failure)));
         }
-        let mut waiting = self.shared.waiting.lock().await;
-        while let Ok(request) = waiting.try_recv() {
-            _ = request.said.send(Said::Ended(Err(TaskError::of(failure.clone())))).await;
+        let restart = self.crew.crashed(self.place, cause, &failure, lived);
+        restart.map_or(Next::WhenAsked, Next::At)
+    }
+
+    /// Waits until a process is to be started; false when the worker ends.
+    async fn wait(&mut self, next: Next) -> bool {
+        let mut closing = self.crew.closing.clone();
+        let start = async {
+            match next {
+                Next::At(at) => sleep_until(at).await,
+                Next::WhenLeased => {
+                    self.slot.leased().await;
+                    sleep(PAUSE).await;
+                }
+                Next::WhenAsked => std::future::pending().await,
+            }
+        };
+        tokio::pin!(start);
+        loop {
+            select! {
+                () = ends(&mut closing) => return false,
+                order = self.orders.recv() => match order {
+                    Some(Order::Take(request)) => self.crew.take_back(request),
+                    Some(Order::Start | Order::Renew) => return true,
+                    Some(Order::Cancel(_) | Order::Kill(_) | Order::Retire) => {}
+                    None => return false,
+                },
+                () = &mut start => return true,
+            }
         }
     }
 
     /// Starts a process and speaks with it until it has ended.
     async fn live(&mut self) -> Parting {
-        let pipes = match self.slot.start(&self.shared.command).await {
+        let pipes = match self.slot.start(&self.crew.command).await {
             Ok(pipes) => pipes,
-            Err(failure) => return Parting::Died(failure),
+            Err(failure) => return parted(Cause::NotStarted, failure),
         };
         let ServicePipes { stdin, stdout, stderr } = pipes;
         let (frames, for_writer) = mpsc::unbounded_channel();
         let writer = tokio::spawn(write(stdin, for_writer));
         let mut talk = Talk {
-            shared: Arc::clone(&self.shared),
+            crew: Arc::clone(&self.crew),
+            place: self.place,
             frames,
             incoming: Frames::default(),
             stdout,
             stderr: Errors { pipe: stderr, lines: Lines::default(), tail: Tail::default() },
             jobs: HashMap::new(),
-            concurrency: 0,
         };
-        let end = self.talk(&mut talk).await;
+        let stop = self.talk(&mut talk).await;
         talk.silence();
-        let ended = match end {
-            Stop::Ended(failure) => failure,
-            Stop::Kill(problem) => {
-                self.slot.kill();
-                let ended = self.slot.ended().await;
-                Failure { message: problem, ..ended }
+        let parting = match stop {
+            Stop::Ended(failure) => {
+                let cause = match failure.kind {
+                    FailureKind::OutOfMemory => Cause::OutOfMemory,
+                    FailureKind::NotStarted | FailureKind::NotFound => Cause::NotStarted,
+                    _ => Cause::Exited,
+                };
+                parted(cause, talk.bury(failure).await)
             }
-            Stop::Closing => {
+            Stop::Kill(cause, problem) => {
+                let failure = self.kill(problem).await;
+                parted(cause, talk.bury(failure).await)
+            }
+            Stop::Disobeyed => {
+                self.crew.stopping(self.place);
+                let failure = self.kill("a job in it did not stop when it was told to".to_owned()).await;
+                talk.bury(failure).await;
+                Parting::Renewed
+            }
+            Stop::InOrder(parting) => {
+                self.crew.stopping(self.place);
                 talk.send(&ToProcess::Shutdown);
                 if timeout(PARTING, self.slot.ended()).await.is_err() {
                     self.slot.kill();
                     self.slot.ended().await;
                 }
-                writer.abort();
-                return Parting::Closing;
+                parting
             }
         };
         writer.abort();
-        Parting::Died(talk.bury(ended).await)
+        parting
+    }
+
+    async fn kill(&mut self, problem: String) -> Failure {
+        self.slot.kill();
+        let ended = self.slot.ended().await;
+        Failure { message: format!("subprocess killed: {problem}"), ..ended }
     }
 
     async fn talk(&mut self, talk: &mut Talk) -> Stop {
-        let greeting = match timeout(GREETING, self.greet(talk)).await {
-            Ok(Ok(types)) => types,
+        let (types, room) = match timeout(GREETING, self.greet(talk)).await {
+            Ok(Ok(greeting)) => greeting,
             Ok(Err(stop)) => return stop,
-            Err(_) => return Stop::Kill(format!("subprocess killed: it said no hello within {GREETING:?}")),
+            Err(_) => return Stop::Kill(Cause::NotStarted, format!("it said no hello within {GREETING:?}")),
         };
-        let known = self.greeted.borrow().clone();
-        match known {
-            Some(Ok(known)) if known != greeting => {
-                return Stop::Kill("subprocess killed: it handles other types than the one before it".to_owned());
-            }
-            Some(Ok(_)) => {}
-            _ => _ = self.greeted.send_replace(Some(Ok(greeting))),
+        if let Err(problem) = self.crew.greeted(self.place, &types, room) {
+            return Stop::Kill(Cause::Misbehaved, problem);
         }
-        self.shared.up.fetch_add(1, Ordering::SeqCst);
-        let stop = self.serve(talk).await;
-        self.shared.up.fetch_sub(1, Ordering::SeqCst);
-        stop
+        if let Some(first) = self.first.take() {
+            _ = first.send(Ok(types));
+        }
+        self.serve(talk).await
     }
 
-    /// Says hello, and waits for the answer.
-    async fn greet(&mut self, talk: &mut Talk) -> Result<BTreeSet<String>, Stop> {
-        let (heartbeat_ms, concurrency) = (self.shared.heartbeat.as_millis() as u64, self.shared.concurrency);
+    /// Says hello, and waits for the answer: the types that it handles and how many tasks it takes at one time.
+    async fn greet(&mut self, talk: &mut Talk) -> Result<(BTreeSet<String>, usize), Stop> {
+        let (heartbeat_ms, concurrency) = (self.crew.sla.heartbeat().as_millis() as u64, self.crew.concurrency);
         talk.send(&ToProcess::Hello { version: VERSION, heartbeat_ms, max_frame: MAX_FRAME, concurrency });
+        let mut closing = self.crew.closing.clone();
         loop {
             let message = talk.incoming.next().map_err(unreadable)?;
             match message {
-                Some(FromProcess::Hello { version: VERSION, task_types, concurrency }) => {
-                    talk.concurrency = concurrency.unwrap_or(u32::MAX).min(self.shared.concurrency).max(1) as usize;
-                    return Ok(task_types.into_iter().collect());
+                Some(FromProcess::Hello { version: VERSION, task_types, concurrency: own }) => {
+                    let room = own.unwrap_or(u32::MAX).min(concurrency).max(1);
+                    return Ok((task_types.into_iter().collect(), room as usize));
                 }
                 Some(FromProcess::Hello { version, .. }) => {
-                    return Err(Stop::Kill(format!("subprocess killed: it speaks version {version}, not {VERSION}")));
+                    return Err(Stop::Kill(Cause::Misbehaved, format!("it speaks version {version}, not {VERSION}")));
                 }
                 Some(FromProcess::Heartbeat { .. }) => {}
-                Some(_) => return Err(Stop::Kill("subprocess killed: its first frame is not a hello".to_owned())),
+                Some(_) => return Err(Stop::Kill(Cause::Misbehaved, "its first frame is not a hello".to_owned())),
                 None => select! {
                     read = talk.stdout.read_buf(&mut talk.incoming.buffer) => {
                         if !matches!(read, Ok(1..)) {
-                            return Err(Stop::Ended(self.slot.ended().await));
+                            return Err(self.closed().await);
                         }
                     }
                     () = talk.stderr.read() => talk.tell_lines(false).await,
                     failure = self.slot.ended() => return Err(Stop::Ended(failure)),
+                    () = ends(&mut closing) => return Err(Stop::InOrder(Parting::Closing)),
                 },
             }
         }
     }
 
     async fn serve(&mut self, talk: &mut Talk) -> Stop {
-        let shared = Arc::clone(&self.shared);
-        let (orders, mut ordered) = mpsc::unbounded_channel();
-        let mut closing = shared.closing.clone();
-        let mut beats = interval(shared.heartbeat);
-        let limit = shared.heartbeat * MISSED;
-        // The time that it was listened to and said nothing. While others are slow to take what it says, it cannot speak.
-        let mut silent = Duration::ZERO;
+        let crew = Arc::clone(&self.crew);
+        let mut closing = crew.closing.clone();
+        let mut beats = interval(crew.sla.heartbeat());
+        let orders = self.crew.orders(self.place);
+        // Set when it is to go once it has finished what it holds.
+        let mut leaving: Option<Parting> = None;
         loop {
+            let spoken = Instant::now();
             match talk.take_frames().await {
                 Ok(0) => {}
-                Ok(_) => silent = Duration::ZERO,
+                Ok(_) => crew.beat(self.place),
                 Err(stop) => return stop,
             }
-            let listening = Instant::now();
+            if talk.jobs.is_empty()
+                && let Some(parting) = leaving.take()
+            {
+                return Stop::InOrder(parting);
+            }
+            let complaint = async {
+                match crew.deadline(self.place) {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
             let event = select! {
                 read = talk.stdout.read_buf(&mut talk.incoming.buffer) => Event::Output(matches!(read, Ok(1..))),
                 () = talk.stderr.read() => Event::Errors,
-                request = next(&shared.waiting), if talk.jobs.len() < talk.concurrency => Event::Request(request),
-                Some(order) = ordered.recv() => Event::Order(order),
+                Some(order) = self.orders.recv() => Event::Order(order),
                 _ = beats.tick() => Event::Beat,
-                () = sleep_until(listening + limit.saturating_sub(silent)) => Event::Silence,
+                () = complaint => Event::Late,
                 failure = self.slot.ended() => Event::Ended(failure),
-                _ = closing.wait_for(|closing| *closing) => Event::Closing,
+                () = ends(&mut closing) => Event::Closing,
             };
-            silent += listening.elapsed();
             match event {
                 Event::Output(true) => {}
                 // At its end nobody can speak any more.
-                Event::Output(false) => return self.closed(talk).await,
-                Event::Errors => talk.tell_lines(false).await,
-                Event::Request(Some(request)) => talk.take(request, &orders).await,
+                Event::Output(false) => return self.closed().await,
+                Event::Errors => {
+                    talk.tell_lines(false).await;
+                    // While others are slow to take what it says, it cannot be heard.
+                    if spoken.elapsed() > crew.sla.heartbeat() {
+                        crew.beat(self.place);
+                    }
+                }
+                Event::Order(Order::Take(request)) => talk.take(request, &orders).await,
                 Event::Order(Order::Cancel(id)) => {
                     if talk.jobs.contains_key(&id) {
                         talk.send(&ToProcess::Cancel { id });
@@ -236,24 +288,45 @@ impl Keeper {
                 }
                 Event::Order(Order::Kill(id)) => {
                     if talk.jobs.remove(&id).is_some() {
-                        let why = "subprocess killed: a job in it did not stop when it was told to";
-                        return Stop::Kill(why.to_owned());
+                        return Stop::Disobeyed;
                     }
                 }
-                Event::Beat => talk.send(&ToProcess::Heartbeat),
-                Event::Silence => return Stop::Kill(format!("subprocess killed: no heartbeat for {limit:?}")),
+                Event::Order(Order::Retire) => leaving = Some(Parting::Retired),
+                Event::Order(Order::Renew) => leaving = Some(Parting::Renewed),
+                Event::Order(Order::Start) => {}
+                Event::Beat => {
+                    talk.send(&ToProcess::Heartbeat);
+                    crew.retire_idle();
+                }
+                Event::Late => match crew.complaint(self.place) {
+                    Some(Complaint::Hangs(problem)) => return Stop::Kill(Cause::Hung, problem),
+                    Some(Complaint::NotProducing(problem)) => return Stop::Kill(Cause::NotProducing, problem),
+                    None => {}
+                },
                 Event::Ended(failure) => return Stop::Ended(failure),
-                Event::Request(None) | Event::Closing => return Stop::Closing,
+                Event::Closing => return Stop::InOrder(Parting::Closing),
             }
         }
     }
 
     /// It closed its side: it ends now, or is ended.
-    async fn closed(&mut self, talk: &mut Talk) -> Stop {
-        match timeout(talk.shared.heartbeat, self.slot.ended()).await {
+    async fn closed(&mut self) -> Stop {
+        match timeout(PARTING, self.slot.ended()).await {
             Ok(failure) => Stop::Ended(failure),
-            Err(_) => Stop::Kill("subprocess killed: it closed its standard output".to_owned()),
+            Err(_) => Stop::Kill(Cause::Misbehaved, "it closed its standard output".to_owned()),
         }
+    }
+}
+
+/// Waits until the worker ends.
+async fn ends(closing: &mut watch::Receiver<bool>) {
+    _ = closing.wait_for(|closing| *closing).await;
+}
+
+fn parted(cause: Cause, failure: Failure) -> Parting {
+    match failure.kind {
+        FailureKind::WorkerLost => Parting::Swept,
+        _ => Parting::Failed(cause, failure),
     }
 }
 
@@ -265,12 +338,7 @@ fn told(failure: &Failure) -> String {
 }
 
 fn unreadable(problem: String) -> Stop {
-    Stop::Kill(format!("subprocess killed: it sent {problem}"))
-}
-
-/// The next task that waits, for whoever has room for it.
-async fn next(waiting: &Mutex<mpsc::UnboundedReceiver<Request>>) -> Option<Request> {
-    waiting.lock().await.recv().await
+    Stop::Kill(Cause::Misbehaved, format!("it sent {problem}"))
 }
 
 /// What happens while a process is spoken with.
@@ -278,10 +346,10 @@ enum Event {
     /// False at the end of it.
     Output(bool),
     Errors,
-    Request(Option<Request>),
     Order(Order),
     Beat,
-    Silence,
+    /// It may hang, or not begin what it took.
+    Late,
     Ended(Failure),
     Closing,
 }
@@ -290,8 +358,10 @@ enum Stop {
     /// It has ended.
     Ended(Failure),
     /// It must end, and why.
-    Kill(String),
-    Closing,
+    Kill(Cause, String),
+    /// A job in it did not stop, and cannot be ended alone.
+    Disobeyed,
+    InOrder(Parting),
 }
 
 /// Writes frames as long as somebody reads them.
@@ -344,14 +414,20 @@ impl Errors {
 
 /// The conversation with one process.
 struct Talk {
-    shared: Arc<Shared>,
+    crew: Arc<Crew>,
+    place: Place,
     frames: mpsc::UnboundedSender<Vec<u8>>,
     incoming: Frames,
     stdout: pipe::Receiver,
     stderr: Errors,
     /// What it holds, and whom to tell of it.
-    jobs: HashMap<String, mpsc::Sender<Said>>,
-    concurrency: usize,
+    jobs: HashMap<String, Held>,
+}
+
+struct Held {
+    said: mpsc::Sender<Said>,
+    /// It has been heard of.
+    shown: bool,
 }
 
 impl Talk {
@@ -367,7 +443,9 @@ impl Talk {
         let Request { id, frame, said } = request;
         if said.send(Said::Taken(orders.clone())).await.is_ok() {
             _ = self.frames.send(frame);
-            self.jobs.insert(id, said);
+            self.jobs.insert(id, Held { said, shown: false });
+        } else {
+            self.crew.withdrawn(self.place, &id);
         }
     }
 
@@ -390,7 +468,7 @@ impl Talk {
         let (id, said) = match message {
             FromProcess::Heartbeat { id: None } => return Ok(()),
             FromProcess::Hello { .. } => return Err(unreadable("a second hello".to_owned())),
-            FromProcess::Heartbeat { id: Some(id) } => (id, Said::Heartbeat),
+            FromProcess::Heartbeat { id: Some(id) } | FromProcess::Started { id } => (id, Said::Heartbeat),
             FromProcess::Progress { id, percent, message } => (id, Said::Progress(percent, message)),
             FromProcess::Log { id, text, stderr } => (id, Said::Log(text, stderr)),
             FromProcess::Data { id, data } => (id, Said::Data(data)),
@@ -408,10 +486,14 @@ impl Talk {
             // What it printed before its end belongs before it.
             self.tell_lines(false).await;
             if let Some(job) = self.jobs.remove(&id) {
-                _ = job.send(said).await;
+                _ = job.said.send(said).await;
+                self.crew.produced(self.place, &id);
             }
-        } else if let Some(job) = self.jobs.get(&id) {
-            _ = job.send(said).await;
+        } else if let Some(job) = self.jobs.get_mut(&id) {
+            if !std::mem::replace(&mut job.shown, true) {
+                self.crew.shown(self.place, &id);
+            }
+            _ = job.said.send(said).await;
         }
         Ok(())
     }
@@ -420,10 +502,10 @@ impl Talk {
     async fn tell_lines(&mut self, last: bool) {
         for line in self.stderr.take(last) {
             if self.jobs.is_empty() {
-                info!(handler = self.shared.name, "{line}");
+                info!(handler = self.crew.name, "{line}");
             }
             for job in self.jobs.values() {
-                _ = job.send(Said::Log(line.clone(), true)).await;
+                _ = job.said.send(Said::Log(line.clone(), true)).await;
             }
         }
     }
@@ -437,7 +519,7 @@ impl Talk {
         };
         let failure = Failure { message, detail: self.stderr.tail.text(), ..ended };
         for job in self.jobs.into_values() {
-            _ = job.send(Said::Ended(Err(TaskError::of(failure.clone())))).await;
+            _ = job.said.send(Said::Ended(Err(TaskError::of(failure.clone())))).await;
         }
         failure
     }

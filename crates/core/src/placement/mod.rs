@@ -1,7 +1,33 @@
 //! Which worker a job is given to: filters, then scores.
 
-use crate::provider::ProviderStrategy;
+mod decision;
+pub(crate) mod filters;
+pub(crate) mod score;
+
+pub use decision::{Choice, Considered, Decision};
+pub use filters::{Dropped, Filter, Traits};
+pub use score::{Score, Wishes};
+
+use crate::{job::Job, provider::ProviderStrategy, requirements::Requirements, spec::JobSpec};
 use serde::{Deserialize, Serialize};
+
+/// What a job asks of the worker that runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs<'a> {
+    /// The type of its task, if that is what it runs.
+    pub task_type: Option<&'a str>,
+    pub requirements: &'a Requirements,
+}
+
+impl<'a> Needs<'a> {
+    pub fn of(job: &'a Job) -> Self {
+        Self { task_type: job.task_type.as_deref(), requirements: &job.requirements }
+    }
+
+    pub fn of_spec(spec: &'a JobSpec) -> Self {
+        Self { task_type: spec.work.task_type(), requirements: &spec.requirements }
+    }
+}
 
 /// How the server decides where jobs run. One for the whole server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +63,19 @@ pub enum FleetPolicy {
     Open,
     /// It is rejected: all workers that there will be are there.
     Closed,
+}
+
+impl FleetPolicy {
+    pub fn name(self) -> &'static str {
+        match self {
+            FleetPolicy::Open => "open",
+            FleetPolicy::Closed => "closed",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        [FleetPolicy::Open, FleetPolicy::Closed].into_iter().find(|policy| policy.name() == name)
+    }
 }
 
 impl Strategy {
