@@ -11,6 +11,7 @@ mod growth;
 mod limits;
 mod lines;
 mod peers;
+mod placement;
 mod plot;
 mod processes;
 mod record;
@@ -213,7 +214,14 @@ fn prepare(args: &Args, places: &Places, record: &mut Record) -> Vec<Turn<'stati
 
 fn workloads(args: &Args) -> Vec<Workload> {
     let mut workloads = Workload::COMPARED.to_vec();
-    workloads.extend([Workload::Lines, Workload::Handlers, Workload::Rest, Workload::Graph, Workload::Schedules]);
+    workloads.extend([
+        Workload::Lines,
+        Workload::Handlers,
+        Workload::Rest,
+        Workload::Graph,
+        Workload::Schedules,
+        Workload::Placement,
+    ]);
     if args.backlog.is_some() {
         workloads.push(Workload::Backlog);
     }

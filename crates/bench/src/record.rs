@@ -32,6 +32,8 @@ pub enum Workload {
     Graph,
     /// Many schedules that have nothing to do.
     Schedules,
+    /// What it costs to decide where a job runs.
+    Placement,
     /// Memory and start-up with many pending jobs.
     Backlog,
     /// What grows with the number of jobs.
@@ -63,6 +65,7 @@ impl Workload {
             Workload::Rest => "Enqueue over REST",
             Workload::Graph => "A graph of 100,000 jobs",
             Workload::Schedules => "50,000 schedules",
+            Workload::Placement => "Deciding where a job runs",
             Workload::Backlog => "Backlog of pending jobs",
             Workload::Growth => "Growth",
         }
@@ -70,7 +73,15 @@ impl Workload {
 
     /// Whether a smaller first value is the better one.
     pub fn less_is_better(self) -> bool {
-        matches!(self, Workload::Latency | Workload::Start | Workload::Memory | Workload::Graph | Workload::Schedules)
+        matches!(
+            self,
+            Workload::Latency
+                | Workload::Start
+                | Workload::Memory
+                | Workload::Graph
+                | Workload::Schedules
+                | Workload::Placement
+        )
     }
 
     /// The word for it on the command line.

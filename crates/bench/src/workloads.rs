@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::{Cluster, Database, StoreKind},
-    growth, limits, lines,
+    growth, limits, lines, placement,
     processes::{family, mebibytes, shared_once},
     record::{Durability, Figure, System, Workload},
     scheduler, tasks,
@@ -47,7 +47,12 @@ impl Hodei<'_> {
 
     /// How the callers are arranged matters to callers alone.
     pub fn has(&self, workload: Workload) -> bool {
-        !self.apart || workload == Workload::Callers
+        match workload {
+            Workload::Callers => true,
+            // It has no store.
+            Workload::Placement => !self.apart && self.kind == StoreKind::Sqlite,
+            _ => !self.apart,
+        }
     }
 
     pub async fn measure(&self, workload: Workload) -> Result<Figure> {
@@ -78,6 +83,7 @@ impl Hodei<'_> {
             Workload::Graph => {
                 scheduler::graph(&mut cluster, figure("fan-out and fan-in of 1,000; no-op tasks")).await?
             }
+            Workload::Placement => placement::measure(figure("10,000 slots; in the server's brain alone"))?,
             Workload::Schedules => scheduler::schedules(&mut cluster, figure("due once a year")).await?,
             Workload::Lines => lines::follow(&mut cluster, figure("one job, one reader")).await?,
             Workload::Growth => growth::growth(self.program, self.kind, figure("")).await?,

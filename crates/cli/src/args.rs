@@ -561,7 +561,7 @@ pub struct EventsArgs {
     /// Only of jobs of this queue, and of the queue itself.
     #[arg(long)]
     pub queue: Option<String>,
-    /// Only of these kinds: job, worker, schedule, queue, provider, template, supervision.
+    /// Only of these kinds: job, worker, schedule, queue, supervision, provider, template.
     #[arg(long)]
     pub kind: Vec<String>,
     /// End after so many.
@@ -670,9 +670,6 @@ pub struct WorkerArgs {
     pub name: Option<String>,
     #[command(flatten)]
     pub traits: TraitArgs,
-    /// Let jobs find the environment of this worker, but for what begins with HODEI_. For workers in an image of their own.
-    #[arg(long)]
-    pub pass_environment: bool,
     /// What runs tasks of a type: TYPE=COMMAND (once for each), TYPE=subprocess:COMMAND (lives on;
     /// subprocess/SLA:COMMAND with an SLA other than normal) or TYPE=http://ADDRESS. May be given several times, and adds to those of the configuration.
     #[arg(long, value_name = "TYPE=WHAT", value_parser = Handler::parse)]

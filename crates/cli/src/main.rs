@@ -97,11 +97,11 @@ async fn dispatch(common: args::Common, config: Config, command: Command) -> any
         Command::Job(JobCommand::Retry { id }) => commands::job::retry(&mut client, id, json).await,
         Command::Job(JobCommand::Wait { id, timeout }) => commands::job::wait(client, id, timeout, json).await,
         Command::Worker(WorkerCommand::List) => commands::worker::list(&mut client, json).await,
-        Command::Worker(WorkerCommand::Drain { id, deadline, reason }) => {
-            commands::worker::drain(&mut client, id, deadline, reason, json).await
-        }
         Command::Worker(WorkerCommand::Restart { id, handler }) => {
             commands::worker::restart(&mut client, id, handler, json).await
+        }
+        Command::Worker(WorkerCommand::Drain { id, deadline, reason }) => {
+            commands::worker::drain(&mut client, id, deadline, reason, json).await
         }
         Command::Provider(command) => commands::provider::run(&mut client, command, json).await,
         Command::Pool(command) => commands::pool::run(&mut client, command, json).await,

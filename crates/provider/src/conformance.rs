@@ -8,6 +8,8 @@ use hodei_core::{
 };
 use std::{
     collections::BTreeMap,
+    fs::Permissions,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -22,7 +24,7 @@ use uuid::Uuid;
 /// The program of the agents in tests, linked statically: `cargo xtask static` makes it.
 const AGENT: &str = "HODEI_TEST_AGENT";
 /// More than anything here takes, also on a machine with much else to do.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const TOKEN: &str = "one-time-token-of-a-test";
 
@@ -117,7 +119,7 @@ pub(crate) fn silent() -> Progress {
 
 /// In place of a server: hears what an agent says first.
 pub(crate) struct Ear {
-    _folder: TempDir,
+    folder: TempDir,
     path: PathBuf,
     listener: UnixListener,
 }
@@ -127,11 +129,17 @@ impl Ear {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("hodei.sock");
         let listener = UnixListener::bind(&path).expect("a socket");
-        Self { _folder: folder, path, listener }
+        Self { folder, path, listener }
     }
 
     pub(crate) fn address(&self) -> ServerAddress {
         ServerAddress::Socket(self.path.clone())
+    }
+
+    /// Also those who are not its owner.
+    pub(crate) fn let_everybody_in(&self) {
+        std::fs::set_permissions(self.folder.path(), Permissions::from_mode(0o755)).expect("permissions");
+        std::fs::set_permissions(&self.path, Permissions::from_mode(0o666)).expect("permissions");
     }
 
     /// Waits until somebody who connects has said all of this.
@@ -174,7 +182,7 @@ async fn list(provider: &dyn Provider) -> Vec<Instance> {
 }
 
 /// Waits until it has ended, and says how.
-async fn exit(provider: &dyn Provider, worker: WorkerId) -> Exit {
+pub(crate) async fn exit(provider: &dyn Provider, worker: WorkerId) -> Exit {
     let ended = async {
         loop {
             match provider.status(worker).await.expect("a status") {

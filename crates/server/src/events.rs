@@ -97,9 +97,8 @@ pub struct Event {
     /// Of a job; empty when the job is not kept any more.
     pub queue: Arc<str>,
     pub attempt: u32,
-    /// Of supervision: the handler.
+    /// Of supervision: the handler, and what happened there.
     pub what: Arc<str>,
-    /// For people, where there is more to say.
     pub detail: String,
 }
 
@@ -120,7 +119,7 @@ pub struct Wanted {
     pub kinds: Vec<String>,
 }
 
-const KINDS: [&str; 7] = ["job", "worker", "schedule", "queue", "provider", "template", "supervision"];
+const KINDS: [&str; 7] = ["job", "worker", "schedule", "queue", "supervision", "provider", "template"];
 
 impl Wanted {
     pub fn check(&self) -> Result<(), Invalid> {
@@ -287,7 +286,7 @@ fn events_of(commit: &Commit, queues: &IdMap<JobId, Arc<str>>) -> Vec<Event> {
             }
             Change::Template { name, what, at } => {
                 let event = Event::new(*at, format!("template.{}", template_word(what)), name.to_string());
-                events.push(Event { detail: template_detail(what), ..event });
+                events.push(Event { detail: template_detail(what).to_owned(), ..event });
             }
             Change::Supervision { worker, news } => events.push(Event {
                 what: Arc::clone(&news.what),
@@ -313,6 +312,26 @@ fn provider_word(what: &ProviderChange) -> &'static str {
     }
 }
 
+fn provider_detail(what: &ProviderChange) -> String {
+    match what {
+        ProviderChange::Health(health) => health.reason().to_owned(),
+        ProviderChange::Failed(failure) => format!("{}: {}", failure.class.name(), failure.message),
+        ProviderChange::Added | ProviderChange::Removed | ProviderChange::Enabled | ProviderChange::Disabled => {
+            String::new()
+        }
+    }
+}
+
+fn template_detail(what: &TemplateChange) -> &str {
+    match what {
+        TemplateChange::Crashed(why)
+        | TemplateChange::Hanging(why)
+        | TemplateChange::NotProducing(why)
+        | TemplateChange::FailedPermanent(why) => why,
+        TemplateChange::Put | TemplateChange::Removed | TemplateChange::Replaced | TemplateChange::Restarted => "",
+    }
+}
+
 fn template_word(what: &TemplateChange) -> &'static str {
     match what {
         TemplateChange::Put => "put",
@@ -323,24 +342,6 @@ fn template_word(what: &TemplateChange) -> &'static str {
         TemplateChange::NotProducing(_) => "worker_not_producing",
         TemplateChange::FailedPermanent(_) => "worker_failed_permanent",
         TemplateChange::Restarted => "restarted",
-    }
-}
-
-fn provider_detail(what: &ProviderChange) -> String {
-    match what {
-        ProviderChange::Health(health) => health.reason().to_owned(),
-        ProviderChange::Failed(failure) => format!("{}: {}", failure.class.name(), failure.message),
-        _ => String::new(),
-    }
-}
-
-fn template_detail(what: &TemplateChange) -> String {
-    match what {
-        TemplateChange::Crashed(why)
-        | TemplateChange::Hanging(why)
-        | TemplateChange::NotProducing(why)
-        | TemplateChange::FailedPermanent(why) => why.clone(),
-        _ => String::new(),
     }
 }
 

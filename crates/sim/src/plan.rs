@@ -5,12 +5,15 @@ use crate::dice::{Dice, For};
 use fastrand::Rng;
 use hodei_core::{
     brain::QueueOrder,
+    placement::{FleetPolicy, SchedulerSettings, Strategy},
     queue::{QueueSettings, Rate},
-    requirements::Requirements,
+    requirements::{
+        Capability, Constraints, Expression, Isolation, Operator, Requirements, Taint, TaintEffect, Toleration,
+    },
     schedule::{Misfire, Overlap},
     spec::{Concurrency, JobSpec, OnDependencyFailure, Priority, Work},
     time::{Millis, Time},
-    worker::Capacity,
+    worker::{Capacity, WorkerInfo},
 };
 use std::sync::Arc;
 
@@ -76,6 +79,7 @@ pub enum What {
     Resume {
         pick: usize,
     },
+    Scheduler(SchedulerSettings),
     Queue {
         queue: &'static str,
         order: QueueOrder,
@@ -266,7 +270,7 @@ impl Plan {
         let mut all = Vec::new();
         let mut plan = |at: u64, what: What| all.push((at, what));
         let enqueues = rng.usize(10..50);
-        let kinds = rng.u16(1..=80);
+        let kinds = rng.u16(1..=KINDS);
         for _ in 0..enqueues {
             let count = if rng.u8(..) < 12 { rng.u16(20..60) } else { rng.u16(1..6) };
             let links = links(&mut rng);
@@ -282,6 +286,9 @@ impl Plan {
                 plan(at + rng.u64(10..8000), What::Queue { queue, order: QueueOrder::Resume });
             }
             plan(at, What::Queue { queue, order });
+        }
+        for _ in 0..if rng.bool() { 0 } else { rng.usize(1..4) } {
+            plan(rng.u64(100..end), What::Scheduler(scheduler(&mut rng)));
         }
         for _ in 0..rng.usize(0..15) {
             plan(rng.u64(100..end), What::Cancel { pick: rng.usize(..) });
@@ -378,7 +385,7 @@ impl Shape {
         let lease = rng.u64(2000..6000);
         let link = rng.u64(1..40);
         let disk = rng.u64(0..15);
-        let slots = |slots| Capacity { slots, cpu_millis: 4000, memory_bytes: 4000, ..Capacity::default() };
+        let slots = |slots| Capacity { slots, cpu_millis: 4000, memory_bytes: 4000, disk_bytes: 1000, gpus: slots / 2 };
         let sizes = [
             slots(1),
             slots(2),
@@ -443,6 +450,59 @@ pub fn spec_of(payload: &[u8]) -> Arc<JobSpec> {
     Arc::new(spec(kind, Time(now)))
 }
 
+/// Kinds of jobs; those from here on care what their worker is like.
+const CHOOSY: u16 = 80;
+const KINDS: u16 = 120;
+
+/// What some jobs ask of the nature of their worker.
+fn choosy(kind: u16, spec: &mut JobSpec) {
+    let mut asked = Constraints::default();
+    let select =
+        |key: &str, operator, value: &str| Expression { key: key.into(), operator, values: vec![value.into()] };
+    let any = Toleration { key: None, value: None };
+    match (kind - CHOOSY) / 4 {
+        0 => asked.selector = vec![select("disk", Operator::In, "ssd")],
+        1 => asked.tolerations = vec![Toleration { key: Some("gpu".into()), value: None }],
+        2 => (asked.zone, asked.zone_required) = (Some("north".into()), true),
+        3 => (asked.zone, asked.provider) = (Some("south".into()), Some("nobody".into())),
+        4 => asked.capabilities = vec![Capability { name: "cuda".into(), ..Capability::default() }],
+        5 => (spec.requirements.gpus, spec.requirements.disk_bytes) = (1, 300),
+        6 => (asked.isolation, asked.tolerations) = (Isolation::Container, vec![any]),
+        7 => (asked.image, asked.tolerations) = (Some("busybox".into()), vec![any]),
+        8 => asked.selector = vec![select("disk", Operator::NotIn, "ssd")],
+        _ => (spec.requirements.disk_bytes, asked.tolerations) = (500, vec![any]),
+    }
+    spec.requirements.constraints = (asked != Constraints::default()).then(|| Arc::new(asked));
+    spec.timeouts.queue = Some(Millis(4000));
+}
+
+/// What an agent is like. One that runs processes is open to all, or some jobs could wait for ever.
+pub fn traits(index: usize, dice: u8) -> WorkerInfo {
+    let bit = |n: u8| dice >> n & 1 == 1;
+    let taint = |key: &str, effect| Taint { key: key.into(), value: "".into(), effect };
+    let taints = match (bit(0), bit(1)) {
+        (true, true) if index > 0 => vec![taint("gpu", TaintEffect::NoSchedule)],
+        (true, false) => vec![taint("old", TaintEffect::PreferNoSchedule)],
+        _ => Vec::new(),
+    };
+    let cuda = Capability { name: "cuda".into(), parameters: [("version".into(), "12".into())].into() };
+    WorkerInfo {
+        labels: if bit(2) { [("disk".into(), "ssd".into())].into() } else { Default::default() },
+        taints,
+        capabilities: if bit(3) { vec![cuda] } else { Vec::new() },
+        zone: Some(if bit(4) { "north" } else { "south" }.into()),
+        isolation: if bit(5) { Isolation::Container } else { Isolation::Process },
+        image: bit(5).then(|| "busybox".into()),
+        ..WorkerInfo::default()
+    }
+}
+
+fn scheduler(rng: &mut Rng) -> SchedulerSettings {
+    let fleet = if rng.u8(..4) == 0 { FleetPolicy::Closed } else { FleetPolicy::Open };
+    let strategy = Strategy::ALL[rng.usize(..Strategy::ALL.len())];
+    SchedulerSettings { strategy, fleet, ..SchedulerSettings::default() }
+}
+
 /// A job of this kind. One that fits nowhere, or that nobody handles, does not wait for ever.
 pub fn spec(kind: u16, now: Time) -> JobSpec {
     let mut spec = JobSpec::new("job", Work::Shell { program: "true".into(), args: Vec::new() });
@@ -450,6 +510,7 @@ pub fn spec(kind: u16, now: Time) -> JobSpec {
     spec.priority = Priority::ALL[usize::from(kind) % 4];
     (spec.retry.delay, spec.retry.jitter_percent) = (Millis(300), 10);
     match kind / 4 % 10 {
+        _ if kind >= CHOOSY => choosy(kind, &mut spec),
         0 => {}
         2 => spec.queue = "other".into(),
         // Not all workers have a handler for it, and some have nothing else.

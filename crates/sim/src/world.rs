@@ -290,6 +290,7 @@ impl World {
                     self.call(Call::new(item.key, Ask::Resume(job)));
                 }
             }
+            What::Scheduler(settings) => self.call(Call::new(item.key, Ask::Scheduler(settings))),
             What::Queue { queue, order } => self.call(Call::new(item.key, Ask::Queue(queue, order))),
             What::Cancel { pick } => self.call_on_job(item.key, pick, true),
             What::Retry { pick } => self.call_on_job(item.key, pick, false),

@@ -31,6 +31,8 @@ struct Cli {
 enum Chore {
     /// Check format, lints and tidiness, start what the tests need, run them all
     Test(test::Args),
+    /// Start what the tests need and run a command with it, such as `cargo test -p hodei-provider`
+    With(test::WithArgs),
     /// Check what the compiler does not: dead files, unused dependencies, layering, leftovers
     Tidy,
     /// Build the program so that it runs in every image, in target/static
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
     let root = workspace_root();
     let done = match Cli::parse().chore {
         Chore::Test(args) => test::run(&root, &args),
+        Chore::With(args) => test::with(&root, &args),
         Chore::Tidy => tidy::run(&root),
         Chore::Static(args) => agent::run(&root, &args),
         Chore::Bench(args) => bench::run(&root, &args),

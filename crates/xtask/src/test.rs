@@ -21,6 +21,12 @@ pub struct Args {
     filter: Vec<String>,
 }
 
+#[derive(clap::Args)]
+pub struct WithArgs {
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
 /// A program that was run as a step and did not succeed.
 #[derive(Debug, thiserror::Error)]
 #[error("`{command}` failed with exit code {code}")]
@@ -35,20 +41,34 @@ pub fn run(root: &Path, args: &Args) -> Result<()> {
         step("clippy", || cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]))?;
         step("tidy", || tidy::run(root))?;
     }
-    let services = step("services", || services::start(root))?;
-    let agent = step("agent", || agent::build(root, false))?;
-    let agent = [("HODEI_TEST_AGENT", agent.display().to_string())];
+    let (services, env) = parts(root)?;
     let python = step("packages", || python::env(root))?;
     step("tests", || {
         let mut arguments = vec!["test", "--workspace", "--"];
         arguments.extend(args.filter.iter().map(String::as_str));
-        cargo(root, &arguments, &[services.env(), &agent, &python].concat())
+        cargo(root, &arguments, &[&env[..], &python].concat())
     })?;
     if args.filter.is_empty() {
         step("rest", || rest::in_tests(root, &python))?;
         step("chaos", || chaos::in_tests(root, services.has_postgres()))?;
     }
     Ok(())
+}
+
+/// Runs a command where it finds all that tests find, except for what comes from PyPI.
+pub fn with(root: &Path, args: &WithArgs) -> Result<()> {
+    let (_services, env) = parts(root)?;
+    let (program, rest) = args.command.split_first().context("no command")?;
+    complete(Command::new(program).args(rest).envs(env))
+}
+
+/// What tests talk to, and the variables that tell them of it.
+fn parts(root: &Path) -> Result<(services::Services, Vec<(&'static str, String)>)> {
+    let services = step("services", || services::start(root))?;
+    let agent = step("agent", || agent::build(root, false))?;
+    let mut env = services.env().to_vec();
+    env.push(("HODEI_TEST_AGENT", agent.display().to_string()));
+    Ok((services, env))
 }
 
 /// Runs one step under a heading and says how long it took.

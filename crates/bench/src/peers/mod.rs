@@ -254,6 +254,7 @@ impl Peer {
             | Workload::Rest
             | Workload::Graph
             | Workload::Schedules
+            | Workload::Placement
             | Workload::Backlog
             | Workload::Growth => bail!("no peer has this"),
         }?;

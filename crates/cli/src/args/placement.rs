@@ -2,7 +2,10 @@
 
 use crate::values;
 use clap::{Args, Subcommand};
-use hodei_core::requirements::{Capability, Constraints, Expression, Isolation, Requirements, Taint, Toleration};
+use hodei_core::{
+    requirements::{Capability, Constraints, Expression, Isolation, Requirements, Taint, Toleration},
+    worker::Sla,
+};
 use std::sync::Arc;
 
 /// What a job asks of the worker that runs it.
@@ -107,6 +110,12 @@ pub struct TraitArgs {
     /// The image that it runs in.
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
+    /// How much depends on it: critical, high, normal or best-effort.
+    #[arg(long, value_name = "CLASS")]
+    pub sla: Option<Sla>,
+    /// Let jobs find the environment of this worker, but for what begins with HODEI_. For workers in an image of their own.
+    #[arg(long)]
+    pub pass_environment: bool,
 }
 
 #[derive(Debug, Subcommand)]

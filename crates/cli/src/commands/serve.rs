@@ -46,9 +46,16 @@ const SMALLEST_WINDOW: usize = 16;
 /// How often the background server looks whether it is still needed.
 const IDLE_CHECK: Duration = Duration::from_secs(1);
 
+/// What the client of Docker engines writes of its requests in detail has the tokens of workers in it.
+const NO_TOKENS: &str = "bollard=info";
+
 /// What happens inside goes to standard error; HODEI_LOG chooses how much.
 pub fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("HODEI_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = match NO_TOKENS.parse() {
+        Ok(directive) => filter.add_directive(directive),
+        Err(_) => filter,
+    };
     let ansi = io::IsTerminal::is_terminal(&io::stderr());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Unhindered).with_ansi(ansi).init();
 }

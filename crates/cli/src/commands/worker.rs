@@ -77,7 +77,7 @@ pub fn agent(
             .min(tokio::sync::Semaphore::MAX_PERMITS),
         processes: Some(Processes {
             pids_limit: config.worker.pids_limit,
-            pass_environment: size.pass_environment,
+            pass_environment: traits.pass_environment,
             guardian: GuardianCommand::default(),
         }),
         handlers: handlers(config.handler.iter().chain(more))?,
@@ -117,6 +117,7 @@ fn described(config: &config::Worker, traits: &TraitArgs) -> WorkerInfo {
         zone: text(&traits.zone, &config.zone),
         isolation: traits.isolation.unwrap_or(config.isolation),
         image: text(&traits.image, &config.image),
+        sla: traits.sla.unwrap_or_default(),
         ..WorkerInfo::default()
     }
 }
@@ -140,11 +141,11 @@ const COLUMNS: [output::Column; 14] = [
     ("SLOTS", 3),
     ("FREE CPU", 4),
     ("FREE MEMORY", 5),
-    ("ZONE", 9),
-    ("LABELS", 10),
-    ("TAINTS", 8),
-    ("RUNS", 11),
-    ("HANDLERS", 12),
+    ("ZONE", 7),
+    ("LABELS", 8),
+    ("TAINTS", 6),
+    ("RUNS", 9),
+    ("HANDLERS", 10),
     ("POOL", 6),
     ("LEAVES BECAUSE", 7),
 ];

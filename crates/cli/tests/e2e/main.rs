@@ -16,6 +16,7 @@ mod http;
 mod input;
 mod jobs;
 mod logs;
+mod placement;
 mod postgres;
 mod process;
 mod queues;

@@ -2,7 +2,7 @@
 //! person's wish, reused and found to hang. Jobs are the work, and the command line is what people use.
 
 use crate::{
-    cluster::{Cluster, Worker},
+    cluster::{Cluster, SHORT_LEASE, Worker},
     process::{PATIENCE, is_alive, numbers, until},
 };
 use hodei_api::v1::{self, JobState};
@@ -372,4 +372,24 @@ async fn a_handler_that_does_well_is_renewed_in_order() {
     assert_eq!(result(&cluster.ended(&next).await), json!(cluster.pid("steady", 1).await));
     let audit = cluster.audit("", "workers.restart").await;
     assert_eq!(audit.iter().filter(|line| line.outcome == "ok").count(), 1, "{audit:?}");
+}
+
+/// Processes end with the worker's lease and with its guardian, which is no failure of theirs: however often that happens, they are
+/// there again afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_lease_is_no_crash() {
+    let mut cluster = Cluster::with(&SHORT_LEASE).await;
+    let _worker = cluster.supervised(&[("leased", "sla = 'best-effort'", program("leased", ""))]).await;
+    for n in 0..2 {
+        let pid = cluster.pid("leased", n).await;
+        cluster.server.kill();
+        until("the lease has ended it", || async { (!is_alive(pid)).then_some(()) }).await;
+        cluster.start_server().await;
+        assert_eq!(result(&cluster.run_task("leased").await), json!(cluster.pid("leased", n + 1).await));
+    }
+    let mut news = cluster.news().await;
+    signal(cluster.pid("leased", 2).await, Signal::KILL);
+    let crashed = news.expect("leased", "worker_crashed").await;
+    assert!(crashed.detail.contains("killed by signal 9"), "{crashed:?}");
+    assert_eq!(cluster.pids("leased").len(), 3);
 }

@@ -503,9 +503,12 @@ impl Brain {
         self.write_late_placements();
         self.fire_schedules();
         self.tell_dependents();
+        // What is rejected may let others go on, which may be rejected in turn.
+        while self.reject_hopeless() {
+            self.tell_dependents();
+        }
         self.ready.clock(self.now);
         self.open_rates();
-        self.reject_hopeless();
         self.place();
         self.provision();
         self.tell_standing();

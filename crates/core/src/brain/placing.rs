@@ -70,12 +70,14 @@ impl Brain {
 
     // ---- rejections ---------------------------------------------------------------------------------------------
 
-    /// In a closed fleet: fails those that nothing can run, as far as they may not have been looked at before.
-    pub(super) fn reject_hopeless(&mut self) {
+    /// In a closed fleet: fails those that nothing can run, as far as they may not have been looked at before. True if
+    /// there were any.
+    pub(super) fn reject_hopeless(&mut self) -> bool {
         let recheck = std::mem::take(&mut self.recheck);
         if self.scheduler().fleet == FleetPolicy::Open {
-            return;
+            return false;
         }
+        let mut rejected = false;
         let mut classes: Vec<ClassId> =
             if recheck { self.ready.all().collect() } else { std::mem::take(&mut self.touched) };
         classes.sort_unstable();
@@ -85,9 +87,11 @@ impl Brain {
                 && self.is_hopeless(id)
             {
                 self.reject(id, Failure::new(FailureKind::Rejected, self.why_hopeless(id)));
+                rejected = true;
             }
         }
         self.touched.extend(classes);
+        rejected
     }
 
     fn is_hopeless(&mut self, id: JobId) -> bool {

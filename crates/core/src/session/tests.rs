@@ -433,44 +433,6 @@ fn a_new_life_delivers_the_results_of_the_last_and_drops_the_rest() {
     assert_eq!(forgotten(&acked(&mut session, &[1], &[])), [3, 5]);
 }
 
-fn stopped(actions: &[Action]) -> Vec<ExecutionId> {
-    let stop = |action: &Action| if let Action::Stop { execution, .. } = action { Some(*execution) } else { None };
-    actions.iter().filter_map(stop).collect()
-}
-
-#[test]
-fn what_still_runs_at_the_deadline_of_a_drain_is_given_back() {
-    let mut session = running(2, &[1, 2]);
-    session.received(ToWorker::Drain { within: Some(Millis::seconds(5)) }, Elapsed(1000));
-    assert_eq!(stopped(&session.take_actions()), [], "they may finish");
-    assert_eq!(session.next_wake(), Elapsed(6000), "sooner than the next heartbeat");
-    session.ended(finished(1, Outcome::Succeeded)).expect("wanted");
-    session.tick(Elapsed(5999));
-    assert_eq!(stopped(&session.take_actions()), []);
-    session.tick(Elapsed(6000));
-    assert_eq!(stopped(&session.take_actions()), [id(2)]);
-    session.tick(Elapsed(6001));
-    assert_eq!(stopped(&session.take_actions()), [], "once is enough");
-    let failure = Failure::new(FailureKind::Signal, "killed");
-    let given_back = session.ended(finished(2, Outcome::Failed(failure))).expect("wanted");
-    assert_eq!(given_back.outcome, Outcome::Released, "it does not count as a run");
-    session.spooled(end(0, 1));
-    session.spooled(end(1, 2));
-    let actions = acked(&mut session, &[1, 2], &[]);
-    assert!(actions.contains(&Action::Exit { for_good: true }), "{actions:?}");
-}
-
-#[test]
-fn a_later_drain_takes_the_place_of_an_earlier_one() {
-    let mut session = running(1, &[1]);
-    session.received(ToWorker::Drain { within: Some(Millis::seconds(5)) }, Elapsed(0));
-    session.received(ToWorker::Drain { within: None }, Elapsed(1000));
-    session.tick(Elapsed(9000));
-    assert_eq!(stopped(&session.take_actions()), [], "no limit any more");
-    session.received(ToWorker::Drain { within: Some(Millis::ZERO) }, Elapsed(9000));
-    assert_eq!(stopped(&session.take_actions()), [id(1)], "at once");
-}
-
 #[test]
 fn what_it_is_now_is_said_before_what_it_gives_back_for_it() {
     let other = |name: &str| WorkerInfo { name: name.into(), ..with_slots(1) };
@@ -526,4 +488,42 @@ fn word_of_what_it_watches_over_waits_for_the_stream_and_is_bounded() {
     assert_eq!(told(reconnect(&mut session, Vec::new())), []);
     session.received(ToWorker::RestartHandler { handler: "a".into() }, Elapsed(0));
     assert_eq!(session.take_actions(), [Action::RestartHandler("a".into())]);
+}
+
+fn stopped(actions: &[Action]) -> Vec<ExecutionId> {
+    let stop = |action: &Action| if let Action::Stop { execution, .. } = action { Some(*execution) } else { None };
+    actions.iter().filter_map(stop).collect()
+}
+
+#[test]
+fn what_still_runs_at_the_deadline_of_a_drain_is_given_back() {
+    let mut session = running(2, &[1, 2]);
+    session.received(ToWorker::Drain { within: Some(Millis::seconds(5)) }, Elapsed(1000));
+    assert_eq!(stopped(&session.take_actions()), [], "they may finish");
+    assert_eq!(session.next_wake(), Elapsed(6000), "sooner than the next heartbeat");
+    session.ended(finished(1, Outcome::Succeeded)).expect("wanted");
+    session.tick(Elapsed(5999));
+    assert_eq!(stopped(&session.take_actions()), []);
+    session.tick(Elapsed(6000));
+    assert_eq!(stopped(&session.take_actions()), [id(2)]);
+    session.tick(Elapsed(6001));
+    assert_eq!(stopped(&session.take_actions()), [], "once is enough");
+    let failure = Failure::new(FailureKind::Signal, "killed");
+    let given_back = session.ended(finished(2, Outcome::Failed(failure))).expect("wanted");
+    assert_eq!(given_back.outcome, Outcome::Released, "it does not count as a run");
+    session.spooled(end(0, 1));
+    session.spooled(end(1, 2));
+    let actions = acked(&mut session, &[1, 2], &[]);
+    assert!(actions.contains(&Action::Exit { for_good: true }), "{actions:?}");
+}
+
+#[test]
+fn a_later_drain_takes_the_place_of_an_earlier_one() {
+    let mut session = running(1, &[1]);
+    session.received(ToWorker::Drain { within: Some(Millis::seconds(5)) }, Elapsed(0));
+    session.received(ToWorker::Drain { within: None }, Elapsed(1000));
+    session.tick(Elapsed(9000));
+    assert_eq!(stopped(&session.take_actions()), [], "no limit any more");
+    session.received(ToWorker::Drain { within: Some(Millis::ZERO) }, Elapsed(9000));
+    assert_eq!(stopped(&session.take_actions()), [id(1)], "at once");
 }

@@ -12,7 +12,7 @@ pub(super) enum Asked {
 }
 
 const NO_ROOM: [&str; 4] = ["no space left", "cannot allocate memory", "not enough memory", "too many open files"];
-const NO_IMAGE: [&str; 7] = [
+const NO_IMAGE: [&str; 8] = [
     "no such image",
     "manifest unknown",
     "manifest for",
@@ -20,11 +20,13 @@ const NO_IMAGE: [&str; 7] = [
     "does not exist",
     "invalid reference",
     "no matching manifest",
+    // Of the registry that the name of the image begins with.
+    "no such host",
 ];
 const DENIED: [&str; 3] = ["unauthorized", "authentication required", "no basic auth credentials"];
-/// Between the engine and a registry.
-const CUT_OFF: [&str; 6] =
-    ["connection refused", "no such host", "i/o timeout", "timeout", "network is unreachable", "temporary failure"];
+/// Between the engine and a registry, for now.
+const CUT_OFF: [&str; 5] =
+    ["connection refused", "timeout", "network is unreachable", "temporary failure", "server misbehaving"];
 /// The kernel's words when the agent cannot be run in an image.
 const CANNOT_RUN: [&str; 2] = ["exec format error", "no such file or directory"];
 
@@ -109,7 +111,7 @@ mod tests {
             (
                 Asked::Image,
                 answered(500, "Get \"https://registry.example/v2/\": dial tcp: lookup registry.example: no such host"),
-                ErrorClass::Unreachable,
+                ErrorClass::Image,
             ),
             (
                 Asked::Image,

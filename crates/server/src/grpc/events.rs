@@ -70,6 +70,5 @@ fn to_wire(event: Event) -> v1::Event {
         queue: event.queue.to_string(),
         attempt: i32::try_from(event.attempt).unwrap_or(i32::MAX),
         what: event.what.to_string(),
-        detail: event.detail,
     }
 }

@@ -82,8 +82,8 @@ pub async fn services(
     health.set_serving::<DeadLetters<dead_letters::Service>>().await;
     health.set_serving::<Events<events::Service>>().await;
     health.set_serving::<Schedules<schedules::Service>>().await;
-    health.set_serving::<Providers<providers::Service>>().await;
     health.set_serving::<Scheduler<scheduler::Service>>().await;
+    health.set_serving::<Providers<providers::Service>>().await;
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)

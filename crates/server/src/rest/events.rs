@@ -115,7 +115,7 @@ pub struct Which {
     job_id: Option<String>,
     #[param(min_length = 1)]
     queue: Option<String>,
-    /// Any of job, worker, schedule, queue, provider, template and supervision.
+    /// Any of job, worker, schedule, queue, supervision, provider and template.
     #[param(required = false)]
     kinds: Vec<String>,
 }

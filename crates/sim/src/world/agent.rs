@@ -9,7 +9,7 @@ use super::{
 use crate::{
     defect::Defect,
     dice::{Dice, For},
-    plan::{Plan, TASK, Way},
+    plan::{Plan, TASK, Way, traits},
     trace::About,
 };
 use hodei_core::{
@@ -39,6 +39,7 @@ pub(super) struct Agent {
     pub index: usize,
     pub id: WorkerId,
     pub capacity: Capacity,
+    traits: u8,
     /// Counts the agent processes, and how often this worker registered.
     pub life: u64,
     pub registrations: u64,
@@ -114,7 +115,7 @@ impl Agent {
     pub fn info(&self) -> WorkerInfo {
         let handles = if self.index.is_multiple_of(3) { BTreeSet::new() } else { BTreeSet::from([Arc::from(TASK)]) };
         let offer = Offer { task_types: handles, tasks_only: self.index % 3 == 2 };
-        WorkerInfo { capacity: self.capacity, offer, ..WorkerInfo::default() }
+        WorkerInfo { capacity: self.capacity, offer, ..traits(self.index, self.traits) }
     }
 
     pub fn new(index: usize, plan: &Plan, dice: Dice) -> Self {
@@ -124,6 +125,7 @@ impl Agent {
             index,
             id: worker_id(index),
             capacity,
+            traits: dice.roll(For::Agent, index as u64, 1).u8(..),
             life: 0,
             registrations: 0,
             phase: Phase::Dead,

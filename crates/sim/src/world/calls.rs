@@ -9,6 +9,7 @@ use crate::{
 use hodei_core::{
     brain::{Answer, Input, NewJob, QueueOrder, Refusal, Registration, ScheduleOrder},
     id::{JobId, ScheduleId, WorkerId},
+    placement::SchedulerSettings,
     spec::JobSpec,
     state::StateKind,
     time::Millis,
@@ -25,6 +26,7 @@ const TRIES: u32 = 5;
 pub(super) enum Ask {
     Enqueue { kind: u16, count: u16, links: Links },
     Resume(JobId),
+    Scheduler(SchedulerSettings),
     Queue(&'static str, QueueOrder),
     Cancel(JobId),
     Retry(JobId),
@@ -151,6 +153,10 @@ impl World {
             Ask::Resume(job) => {
                 note!(self, "client", About::from(job), "resume");
                 Input::Resume { caller, job, payload: Arc::from(*b"go on") }
+            }
+            Ask::Scheduler(settings) => {
+                note!(self, "client", (), "{settings:?}");
+                Input::SetScheduler { caller, settings }
             }
             Ask::Queue(queue, order) => {
                 note!(self, "client", (), "queue {queue}: {order:?}");

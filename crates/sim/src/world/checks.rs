@@ -2,6 +2,7 @@
 
 mod controls;
 mod links;
+mod placement;
 
 use super::{World, agent::Entry, job_name, run_name};
 use crate::{store::Commit, trace::About};
@@ -51,6 +52,7 @@ pub enum Rule {
     BlockedUntilResumed,
     OneJobPerKey,
     ChildrenComeWithTheirParent,
+    RejectedOnlyWhenHopeless,
     /// An assertion of the code itself.
     Assertion,
 }
@@ -100,9 +102,11 @@ impl Needs {
     }
 
     fn fit_in(&self, room: &Capacity) -> bool {
-        room.slots > 0
-            && room.cpu_millis >= self.requirements.cpu_millis
-            && room.memory_bytes >= self.requirements.memory_bytes
+        room.fits(&self.requirements)
+    }
+
+    fn are_met_by(&self, agent: &super::Agent) -> bool {
+        placement::may_run(&agent.info(), self.task_type.as_deref(), &self.requirements)
     }
 
     fn are_offered_by(&self, agent: &super::Agent) -> bool {
@@ -176,9 +180,7 @@ impl Ledger {
         }
         if let Some(run) = job.state.run() {
             let used = self.bound.entry(run.worker).or_default();
-            used.slots += 1;
-            used.cpu_millis += job.requirements.cpu_millis;
-            used.memory_bytes += job.requirements.memory_bytes;
+            used.add(&job.requirements);
             self.controls.begins(job);
         }
         match job.state.kind() {
@@ -201,9 +203,7 @@ impl Ledger {
         if let Some(run) = job.state.run()
             && let Some(used) = self.bound.get_mut(&run.worker)
         {
-            used.slots -= 1;
-            used.cpu_millis -= job.requirements.cpu_millis;
-            used.memory_bytes -= job.requirements.memory_bytes;
+            used.remove(&job.requirements);
             self.controls.ends(job);
         }
         self.waiting.remove(&job.id);
@@ -286,6 +286,9 @@ impl World {
         moved.iter().for_each(|(before, job)| self.check_move(before.as_ref(), job));
         self.check_children(&moved);
         self.check_waits(batch);
+        let newly = |before: &Option<Job>| before.as_ref().is_none_or(|before| before.rejected().is_none());
+        moved.iter().filter(|(before, _)| newly(before)).for_each(|(_, job)| self.check_rejected(job));
+        self.check_hopeless();
         self.ledger.turns += 1;
         if self.ledger.turns.is_multiple_of(SELDOM) {
             self.ledger.truth.values().for_each(|job| self.check_comes_up(job));
@@ -400,7 +403,8 @@ impl World {
                 slots: free.slots + used.slots,
                 cpu_millis: free.cpu_millis + used.cpu_millis,
                 memory_bytes: free.memory_bytes + used.memory_bytes,
-                ..Capacity::default()
+                disk_bytes: free.disk_bytes + used.disk_bytes,
+                gpus: free.gpus + used.gpus,
             };
             if sum != whole {
                 let message = format!("of {whole:?} it has {free:?} free while its jobs take {used:?}");
@@ -414,19 +418,14 @@ impl World {
         let Some(run) = job.state.run() else { return };
         let Some(free) = self.server.brain.as_ref().and_then(|brain| brain.free_on(run.worker)) else { return };
         let Some(agent) = self.agents.iter().find(|agent| agent.id == run.worker) else { return };
-        if !Needs::of(job).are_offered_by(agent) {
-            broken(Rule::SlotsAndLimits, job.id, format!("it went to {}, which does not run such work", agent.index));
+        if !Needs::of(job).are_met_by(agent) {
+            broken(Rule::SlotsAndLimits, job.id, format!("it went to {}, which is not for it", agent.index));
         }
-        let needs = &job.requirements;
-        let room = Capacity {
-            slots: free.slots + 1,
-            cpu_millis: free.cpu_millis + needs.cpu_millis,
-            memory_bytes: free.memory_bytes + needs.memory_bytes,
-            ..Capacity::default()
-        };
+        let mut room = free;
+        room.add(&job.requirements);
         let place = self.rank(&job.queue, (job.priority, job.seq));
         for (other_place, (other, needs)) in self.ledger.pending.values().flat_map(firsts) {
-            let fits = needs.fit_in(&room) && needs.are_offered_by(agent);
+            let fits = needs.fit_in(&room) && needs.are_met_by(agent);
             if fits && self.rank(&needs.queue, *other_place) < place && !self.is_held(needs) {
                 broken(Rule::StrictOrder, job.id, format!("was placed although {} waits before it", job_name(*other)));
             }
@@ -439,8 +438,10 @@ impl World {
         let takes_jobs = |state| matches!(state, WorkerState::Ready | WorkerState::Busy);
         if !brain.is_reading() {
             for (job, needs) in self.ledger.pending.values().filter_map(|class| class.values().next()) {
-                let offers = |task_type| move |view: &&WorkerView| view.record.info.offer.includes(task_type);
-                let mut for_it = views.iter().filter(offers(needs.task_type.as_deref()));
+                let met = |view: &&WorkerView| {
+                    placement::may_run(&view.record.info, needs.task_type.as_deref(), &needs.requirements)
+                };
+                let mut for_it = views.iter().filter(met);
                 if for_it.any(|view| takes_jobs(view.state) && needs.fit_in(&view.free)) {
                     if !self.is_held(needs) {
                         broken(Rule::EveryWaitHasAReason, *job, "it waits although a worker has room for it");
@@ -476,7 +477,8 @@ impl World {
         let Some(brain) = &self.server.brain else { return false };
         let connected = || self.agents.iter().filter(|agent| brain.is_connected(agent.id));
         let offering = || connected().filter(|agent| needs.are_offered_by(agent));
-        let fitting = || offering().filter(|agent| needs.fit_in(&agent.capacity));
+        let meeting = || connected().filter(|agent| needs.are_met_by(agent));
+        let fitting = || meeting().filter(|agent| needs.fit_in(&agent.capacity));
         if let Some(true_words) = self.is_true_hold(words, needs) {
             return true_words;
         }
@@ -487,7 +489,10 @@ impl World {
             }
             "no worker is connected" => connected().next().is_none(),
             "no connected worker is large enough for its requirements" => {
-                offering().next().is_some() && fitting().next().is_none()
+                meeting().next().is_some() && fitting().next().is_none()
+            }
+            words if words.starts_with("no connected worker") || words.contains("has a taint that it does not") => {
+                offering().next().is_some() && meeting().next().is_none()
             }
             "every worker that fits is leaving" => {
                 let leaves = |agent: &&super::Agent| !brain.takes_jobs(agent.id);

@@ -61,7 +61,7 @@ impl Docker {
             docker.import_images(parent)?;
             return Ok(docker);
         }
-        if !is_installed(PROGRAM) || !is_installed("busybox") {
+        if find(PROGRAM).is_none() || busybox().is_none() {
             install(&PACKAGES).context("a Docker engine and busybox are not here and cannot be installed")?;
         }
         ensure!(rustix::process::geteuid().is_root(), "only root may start a Docker engine; name one in {VARIABLE}");
@@ -142,6 +142,8 @@ fn image_name(name: &str) -> String {
 
 fn engine(folder: &Path, socket: &Path, driver: &str) -> Result<Child> {
     let log = File::create(folder.join("log"))?;
+    let configuration = folder.join("configuration.json");
+    fs::write(&configuration, "{}")?;
     Command::new(find(PROGRAM).unwrap_or_else(|| PROGRAM.into()))
         .arg("--data-root")
         .arg(folder.join("data"))
@@ -153,7 +155,7 @@ fn engine(folder: &Path, socket: &Path, driver: &str) -> Result<Child> {
         .arg(format!("unix://{}", socket.display()))
         // What somebody configured for this machine is not for it.
         .arg("--config-file")
-        .arg(folder.join("no-configuration.json"))
+        .arg(configuration)
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
@@ -187,10 +189,6 @@ fn place(parent: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn is_installed(program: &str) -> bool {
-    find(program).is_some()
-}
-
 fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     // Not everybody has the folder of the engine in their path.
@@ -198,9 +196,17 @@ fn find(program: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
+/// One that runs alone. Of the others `ldd` says what they need.
+fn busybox() -> Option<PathBuf> {
+    let path = find("busybox")?;
+    let ldd = Command::new("ldd").arg(&path).output().ok()?;
+    let needs_none = !ldd.status.success() || String::from_utf8_lossy(&ldd.stdout).contains("statically linked");
+    needs_none.then_some(path)
+}
+
 /// A root file system of busybox alone, as an archive.
 fn files(folder: &Path) -> Result<Vec<u8>> {
-    let busybox = find("busybox").context("busybox is not here")?;
+    let busybox = busybox().context("there is no busybox that needs no libraries")?;
     let root = folder.join("rootfs");
     let bin = root.join("bin");
     if root.exists() {

@@ -313,7 +313,9 @@ impl Crew {
                 1 => kind.to_string(),
                 _ => format!("process {}: {kind}", key + 1),
             };
-            info!(handler = self.name, event = kind.name(), detail, "supervision");
+            let output = state.supervisor.output(&key).copied().unwrap_or_default();
+            let (outputs, latency) = (output.count, output.mean_latency());
+            warn!(handler = self.name, event = kind.name(), detail, outputs, ?latency, "supervision");
             let news = Supervision { what: self.name.as_str().into(), event: kind.name().into(), detail, at: wall() };
             _ = self.outbox.send(ExecutorEvent::Supervision(news));
         }

@@ -86,6 +86,7 @@ impl Keeper {
                     Next::At(Instant::now())
                 }
                 Parting::Swept => {
+                    self.crew.stopping(self.place);
                     self.crew.stopped(self.place, true);
                     Next::WhenLeased
                 }
