@@ -137,7 +137,6 @@ impl Template {
         let TemplateCapacity { slots, cpu_millis, memory_bytes, disk_bytes, gpus } = self.capacity;
         let idle = length("idle_timeout", self.idle_timeout.as_deref(), self.idle_timeout_ms)?;
         let lifetime = length("max_lifetime", self.max_lifetime.as_deref(), self.max_lifetime_ms)?;
-        let taint = |taint: Taint| v1::Taint { key: taint.key, value: taint.value, effect: taint.effect };
         let mount = |mount: TemplateMount| v1::Mount { source: mount.source, target: mount.target };
         Ok(v1::TemplateSpec {
             name: self.name,
@@ -145,7 +144,7 @@ impl Template {
             image: self.image,
             capacity: Some(v1::Capacity { slots, cpu_millis, memory_bytes, disk_bytes, gpus }),
             labels: self.labels.into_iter().collect(),
-            taints: self.taints.into_iter().map(taint).collect(),
+            taints: self.taints.into_iter().map(Taint::into_wire).collect(),
             capabilities: self.capabilities.into_iter().map(Capability::into_wire).collect(),
             zone: self.zone,
             environment: self.environment.into_iter().collect(),
@@ -162,7 +161,6 @@ impl Template {
 
     pub fn from_wire(wire: v1::TemplateSpec) -> Self {
         let v1::Capacity { slots, cpu_millis, memory_bytes, disk_bytes, gpus } = wire.capacity.unwrap_or_default();
-        let taint = |taint: v1::Taint| Taint { key: taint.key, value: taint.value, effect: taint.effect };
         let mount = |mount: v1::Mount| TemplateMount { source: mount.source, target: mount.target };
         let some = |ms: i64| (ms != 0).then_some(ms);
         Self {
@@ -171,7 +169,7 @@ impl Template {
             image: wire.image,
             capacity: TemplateCapacity { slots, cpu_millis, memory_bytes, disk_bytes, gpus },
             labels: wire.labels.into_iter().collect(),
-            taints: wire.taints.into_iter().map(taint).collect(),
+            taints: wire.taints.into_iter().map(Taint::from_wire).collect(),
             capabilities: wire.capabilities.into_iter().map(Capability::from_wire).collect(),
             zone: wire.zone,
             environment: wire.environment.into_iter().collect(),

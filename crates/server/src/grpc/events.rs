@@ -68,6 +68,7 @@ fn to_wire(event: Event) -> v1::Event {
         r#type: event.name,
         subject: event.subject,
         queue: event.queue.to_string(),
+        detail: event.detail,
         attempt: i32::try_from(event.attempt).unwrap_or(i32::MAX),
         what: event.what.to_string(),
     }
