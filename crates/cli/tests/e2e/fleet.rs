@@ -2,7 +2,7 @@
 
 use crate::{
     client::{Client, lines, shell},
-    cluster::Cluster,
+    cluster::{Cluster, Heard},
     process::{is_alive, until, until_true},
 };
 use hodei_api::v1::{self, JobState, WorkerState};
@@ -10,10 +10,7 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::PathBuf,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
 use tonic::Code;
 
@@ -37,33 +34,6 @@ async fn with_provider(cap: &str) -> Cluster {
     let cluster = Cluster::start().await;
     cluster.hodei(&["provider", "add", "local", "--kind", "process", "--cap", cap]).await.ok();
     cluster
-}
-
-/// What happens from now on, as `type detail`.
-struct Heard(Arc<Mutex<Vec<String>>>);
-
-impl Heard {
-    async fn of(cluster: &Cluster, kind: &str) -> Self {
-        let request = v1::StreamEventsRequest { kinds: vec![kind.into()], ..Default::default() };
-        let mut stream = cluster.events().stream_events(request).await.expect("events").into_inner();
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let list = Arc::clone(&heard);
-        tokio::spawn(async move {
-            while let Ok(Some(batch)) = stream.message().await {
-                let events = batch.events.into_iter().map(|event| format!("{} {}", event.r#type, event.detail));
-                list.lock().expect("a list").extend(events);
-            }
-        });
-        Self(heard)
-    }
-
-    /// The first that has this in it.
-    async fn of_something(&self, words: &str) -> String {
-        until(&format!("'{words}' is told"), || async {
-            self.0.lock().expect("a list").iter().find(|event| event.contains(words)).cloned()
-        })
-        .await
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
