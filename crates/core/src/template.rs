@@ -7,7 +7,10 @@ use crate::{
 };
 use hodei_supervise::Sla;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -36,6 +39,8 @@ pub struct WorkerTemplate {
     pub idle_timeout: Millis,
     /// After this long it takes nothing new and goes.
     pub max_lifetime: Option<Millis>,
+    /// Places of its warm pool whose workers failed for good: nothing is tried there until a person asks.
+    pub given_up: BTreeSet<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +78,7 @@ impl Default for WorkerTemplate {
             warm: 0,
             idle_timeout: Millis::seconds(60),
             max_lifetime: None,
+            given_up: BTreeSet::new(),
         }
     }
 }

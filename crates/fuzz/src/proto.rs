@@ -317,7 +317,7 @@ mod tests {
         let events = events.flat_map(|bytes| v1::WorkerMessage::decode(&bytes[..]).expect("decodes").events);
         let kinds: std::collections::HashSet<_> =
             events.filter_map(|event| event.kind).map(|kind| std::mem::discriminant(&kind)).collect();
-        assert_eq!(kinds.len(), 7, "every variant is made");
+        assert_eq!(kinds.len(), 9, "every variant is made");
     }
 
     #[test]

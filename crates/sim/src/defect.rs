@@ -44,6 +44,9 @@ pub enum Defect {
     ResumeForgotten,
     BlockCounted,
     BlockIgnored,
+    UseForgotten,
+    RestartBudgetIgnored,
+    LeftoverIgnored,
 }
 
 impl Defect {
@@ -71,6 +74,9 @@ impl Defect {
             Defect::ResumeForgotten => Some(InCore::ResumeForgotten),
             Defect::BlockCounted => Some(InCore::BlockCounted),
             Defect::BlockIgnored => Some(InCore::BlockIgnored),
+            Defect::UseForgotten => Some(InCore::UseForgotten),
+            Defect::RestartBudgetIgnored => Some(InCore::RestartBudgetIgnored),
+            Defect::LeftoverIgnored => Some(InCore::LeftoverIgnored),
             Defect::EffectBeforeCommit
             | Defect::LogAckBeforeCommit
             | Defect::CommitNotRepeated

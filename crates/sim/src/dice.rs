@@ -22,6 +22,7 @@ pub enum For {
     Call,
     Process,
     Agent,
+    Maker,
 }
 
 impl Dice {

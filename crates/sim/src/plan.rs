@@ -12,6 +12,8 @@ use hodei_core::{
     },
     schedule::{Misfire, Overlap},
     spec::{Concurrency, JobSpec, OnDependencyFailure, Priority, Work},
+    supervise::Sla,
+    template::Reuse,
     time::{Millis, Time},
     worker::{Capacity, WorkerInfo},
 };
@@ -29,6 +31,42 @@ pub struct Plan {
     pub shape: Shape,
     /// In order of time.
     pub items: Vec<Planned>,
+    /// Those who make workers on demand.
+    pub makers: Vec<Maker>,
+}
+
+/// A provider, and the pool of workers that people want of it.
+#[derive(Clone, Debug)]
+pub struct Maker {
+    pub name: &'static str,
+    pub images: bool,
+    pub cap: u32,
+    pub sla: Sla,
+    pub reuse: Reuse,
+    pub warm: u32,
+    pub lifetime: Option<u64>,
+}
+
+/// What can be wrong with a provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It cannot be reached.
+    Down,
+    /// It answers much later.
+    Hangs,
+    /// It says that it made what it did not make, and the other way round.
+    Lies,
+    /// It makes two at once.
+    Doubles,
+    /// One of those that it made dies.
+    Loses,
+    /// One of those that it made stands still.
+    Freezes,
+}
+
+impl Trouble {
+    const ALL: [Trouble; 6] =
+        [Trouble::Down, Trouble::Hangs, Trouble::Lies, Trouble::Doubles, Trouble::Loses, Trouble::Freezes];
 }
 
 /// Times are milliseconds since the beginning of the simulation.
@@ -208,10 +246,15 @@ pub enum Fault {
     Stale {
         agent: usize,
     },
+    Maker {
+        maker: usize,
+        trouble: Trouble,
+        length: u64,
+    },
 }
 
 impl Fault {
-    pub const NAMES: [&str; 14] = [
+    pub const NAMES: [&str; 15] = [
         "server crash",
         "server freeze",
         "orderly restart",
@@ -226,6 +269,7 @@ impl Fault {
         "partition",
         "slow link",
         "stale report",
+        "provider in trouble",
     ];
 
     pub fn kind(&self) -> usize {
@@ -244,6 +288,7 @@ impl Fault {
             Fault::Partition { .. } => 11,
             Fault::SlowLink { .. } => 12,
             Fault::Stale { .. } => 13,
+            Fault::Maker { .. } => 14,
         }
     }
 
@@ -297,7 +342,7 @@ impl Plan {
             plan(rng.u64(100..end), What::Retry { pick: rng.usize(..) });
         }
         // Each seed has its own choice of what can go wrong, so that no fault hides behind another in all of them.
-        let kinds: Vec<usize> = (0..Fault::NAMES.len()).filter(|_| rng.bool()).collect();
+        let kinds: Vec<usize> = (0..ON_AGENTS).filter(|_| rng.bool()).collect();
         let faults = if kinds.is_empty() { 0 } else { rng.usize(0..20) };
         for _ in 0..faults {
             let (at, agent) = (rng.u64(100..end), rng.usize(..shape.agents));
@@ -320,10 +365,23 @@ impl Plan {
         for _ in 0..rng.usize(0..4) {
             plan(rng.u64(100..end), What::Schedule(Scheduled::draw(&mut rng)));
         }
+        let mut makers = Vec::new();
+        for name in MAKERS {
+            if rng.u8(..3) == 0 {
+                makers.push(Maker::draw(name, &mut rng));
+            }
+        }
+        for maker in 0..makers.len() {
+            for _ in 0..rng.usize(0..6) {
+                let trouble = Trouble::ALL[rng.usize(..Trouble::ALL.len())];
+                let length = rng.u64(200..9000);
+                plan(rng.u64(100..end), What::Fault(Fault::Maker { maker, trouble, length }));
+            }
+        }
         let mut items: Vec<Planned> =
             all.into_iter().zip(0..).map(|((at, what), key)| Planned { at, key, what }).collect();
         items.sort_by_key(|item| item.at);
-        Self { seed, shape, items }
+        Self { seed, shape, items, makers }
     }
 
     pub fn fault_counts(&self) -> [u64; Fault::NAMES.len()] {
@@ -334,6 +392,20 @@ impl Plan {
             }
         }
         counts
+    }
+}
+
+impl Maker {
+    fn draw(name: &'static str, rng: &mut Rng) -> Self {
+        Self {
+            name,
+            images: name == "engine",
+            cap: rng.u32(1..4),
+            sla: Sla::ALL[rng.usize(..Sla::ALL.len())],
+            reuse: if rng.bool() { Reuse::Never } else { Reuse::Idle },
+            warm: rng.u32(0..2),
+            lifetime: (rng.u8(..3) == 0).then(|| rng.u64(3000..15_000)),
+        }
     }
 }
 
@@ -376,6 +448,9 @@ fn order(rng: &mut Rng) -> QueueOrder {
     }
 }
 
+const MAKERS: [&str; 2] = ["local", "engine"];
+/// Faults that are drawn for workers and the server; those of providers are drawn apart.
+const ON_AGENTS: usize = 14;
 const PARTITION: usize = 11;
 /// No fault lasts longer, with those that come with it.
 const LONGEST_FAULT: u64 = 17_000;

@@ -125,6 +125,10 @@ impl Store {
         Ok(())
     }
 
+    pub fn worker(&self, id: WorkerId) -> Option<&WorkerRecord> {
+        self.workers.get(&id)
+    }
+
     /// A job as a new leader would see it.
     pub fn latest(&self, id: JobId) -> Option<Cow<'_, Job>> {
         let row = self.jobs.get(&id)?;

@@ -8,6 +8,7 @@ mod agent;
 mod calls;
 mod checks;
 mod links;
+mod providers;
 mod schedules;
 mod server;
 
@@ -28,6 +29,7 @@ use hodei_core::{
     time::{Elapsed, Time},
 };
 use links::Link;
+use providers::Makers;
 use server::Server;
 use std::{
     cmp::Ordering,
@@ -83,6 +85,13 @@ enum Event {
     LeaseEnds(usize, u64),
     PipeCloses(usize, u64),
     Notice(usize, u64, Notice),
+
+    MakerMakes(u64, usize, WorkerId),
+    MakerRemoves(u64, usize, WorkerId),
+    MakerInspects(u64, usize, WorkerId),
+    MakerLooks(u64, usize),
+    MakerSays(u64, Input),
+    TwinRefused(usize),
 }
 
 struct Queued {
@@ -128,6 +137,7 @@ pub struct World {
     agents: Vec<Agent>,
     links: BTreeMap<u64, Link>,
     calls: Vec<Call>,
+    makers: Makers,
     ledger: Ledger,
     pub trace: Trace,
     done: bool,
@@ -164,6 +174,7 @@ impl World {
             agents: (0..plan.shape.agents).map(|index| Agent::new(index, plan, dice)).collect(),
             links: BTreeMap::new(),
             calls: Vec::new(),
+            makers: Makers::default(),
             ledger: Ledger::default(),
             trace: Trace::new(traced),
             done: false,
@@ -174,6 +185,7 @@ impl World {
         for index in 0..world.agents.len() {
             world.register(index);
         }
+        world.add_makers();
         for (index, item) in plan.items.iter().enumerate() {
             world.at(item.at, Event::Planned(index));
         }
@@ -219,8 +231,8 @@ impl World {
     fn handle(&mut self, event: Event) {
         use Event::*;
         match &event {
-            Turn(_) | Wake(..) | Landed(..) | DiskAgain(_) | Page(..) | OpenArrives(..) | Up(..) | UpEnds(_)
-            | Quiet(_) | CallArrives(..)
+            Turn(_) | Wake(..) | Landed(..) | DiskAgain(_) | Page(..) | MakerSays(..) | OpenArrives(..) | Up(..)
+            | UpEnds(_) | Quiet(_) | CallArrives(..)
                 if self.server.is_frozen() =>
             {
                 self.server.keep(event);
@@ -276,6 +288,12 @@ impl World {
             LeaseEnds(agent, generation) => self.lease_ends(agent, generation),
             PipeCloses(agent, life) => self.pipe_closes(agent, life),
             Notice(agent, life, notice) => self.notice(agent, life, notice),
+            MakerMakes(life, maker, worker) => self.maker_makes(life, maker, worker),
+            MakerRemoves(life, maker, worker) => self.maker_removes(life, maker, worker),
+            MakerInspects(life, maker, worker) => self.maker_inspects(life, maker, worker),
+            MakerLooks(life, maker) => self.maker_looks(life, maker),
+            MakerSays(life, input) => self.maker_says(life, input),
+            TwinRefused(agent) => self.twin_refused(agent),
         }
     }
 
@@ -323,11 +341,13 @@ impl World {
                 self.agents[agent].slow = (self.now + length, extra, way);
             }
             Fault::Stale { agent } => self.repeat_old_news(agent),
+            Fault::Maker { maker, trouble, length } => self.trouble(maker, trouble, length),
         }
     }
 
     fn look(&mut self) {
         self.end_schedules();
+        self.dismiss_makers();
         if self.ledger.finished() != self.progress.0 {
             self.progress = (self.ledger.finished(), self.now);
         }

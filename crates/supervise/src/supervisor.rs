@@ -279,6 +279,14 @@ impl<K: Ord + Clone, W: Ord + Clone> Supervisor<K, W> {
         verdict
     }
 
+    /// The one who stood there was ended in order, and the next is being brought up. What it held is not owed any more.
+    pub fn stopped(&mut self, key: &K) {
+        if let Some(post) = self.posts.get_mut(key) {
+            post.work.clear();
+            post.stand = Stand::Filling;
+        }
+    }
+
     /// Places that are to be filled now. Whoever asks brings somebody up for each.
     pub fn due(&mut self, now: Duration) -> Vec<K> {
         let mut due = Vec::new();

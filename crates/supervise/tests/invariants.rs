@@ -257,4 +257,8 @@ fn work_that_has_shown_itself_may_take_its_time() {
     assert_eq!(stalled.iter().map(|stalled| (stalled.work, stalled.waited)).collect::<Vec<_>>(), [("quiet", s(999))]);
     supervisor.shown(&1, &"quiet");
     assert_eq!((supervisor.not_producing(s(1_000)), supervisor.next_deadline()), (vec![], None));
+    // Whoever follows one that was ended in order does not owe what that one held, and replaces nobody who failed.
+    supervisor.accepted(&1, "held", s(1_000));
+    supervisor.stopped(&1);
+    assert_eq!((supervisor.ask(&1, s(1_001)), supervisor.next_deadline()), (Ask::Coming, None));
 }

@@ -6,7 +6,7 @@ use crate::{
     job::Job,
     state::StateKind,
     time::Time,
-    worker::Capacity,
+    worker::{Capacity, Phase},
 };
 
 impl Brain {
@@ -65,6 +65,14 @@ impl Brain {
     /// Whether a worker would take a job if it had room.
     pub fn takes_jobs(&self, worker: WorkerId) -> bool {
         self.fleet.get(worker).is_some_and(|worker| worker.is_open())
+    }
+
+    /// Those who stand in warm pools, and whether they are well: at work for us, and not given up.
+    pub fn pooled(&self) -> Vec<(WorkerId, bool)> {
+        let is_well = |id: &WorkerId| {
+            self.fleet.get(*id).is_some_and(|worker| worker.record.phase == Phase::Active && !worker.lost)
+        };
+        self.provisioning.pooled().map(|id| (id, is_well(&id))).collect()
     }
 
     pub fn free_on(&self, worker: WorkerId) -> Option<Capacity> {

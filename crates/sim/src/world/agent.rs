@@ -40,6 +40,9 @@ pub(super) struct Agent {
     pub id: WorkerId,
     pub capacity: Capacity,
     traits: u8,
+    /// What it says of itself, if a provider made it.
+    made: Option<Box<WorkerInfo>>,
+    gone: bool,
     /// Counts the agent processes, and how often this worker registered.
     pub life: u64,
     pub registrations: u64,
@@ -113,19 +116,47 @@ pub(super) enum Notice {
 impl Agent {
     /// What it says of itself: some run processes, some tasks, some both.
     pub fn info(&self) -> WorkerInfo {
+        if let Some(info) = &self.made {
+            return (**info).clone();
+        }
         let handles = if self.index.is_multiple_of(3) { BTreeSet::new() } else { BTreeSet::from([Arc::from(TASK)]) };
         let offer = Offer { task_types: handles, tasks_only: self.index % 3 == 2 };
         WorkerInfo { capacity: self.capacity, offer, ..traits(self.index, self.traits) }
     }
 
+    /// One that a provider makes.
+    pub fn made(index: usize, id: WorkerId, info: WorkerInfo, dice: Dice) -> Self {
+        let agent = Self::with(index, info.capacity, dice);
+        Self { id, made: Some(Box::new(info)), ..agent }
+    }
+
     pub fn new(index: usize, plan: &Plan, dice: Dice) -> Self {
+        Self::with(index, plan.shape.capacities[index], dice)
+    }
+
+    pub fn is_made(&self) -> bool {
+        self.made.is_some()
+    }
+
+    /// Its process is over and nothing starts another.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    pub fn gone(&mut self) {
+        (self.gone, self.phase, self.link) = (true, Phase::Dead, None);
+        self.backlog.clear();
+    }
+
+    fn with(index: usize, capacity: Capacity, dice: Dice) -> Self {
         let mut rng = dice.roll(For::Agent, index as u64, 0);
-        let capacity = plan.shape.capacities[index];
         Self {
             index,
             id: worker_id(index),
             capacity,
             traits: dice.roll(For::Agent, index as u64, 1).u8(..),
+            made: None,
+            gone: false,
             life: 0,
             registrations: 0,
             phase: Phase::Dead,
@@ -218,7 +249,7 @@ impl World {
     pub(super) fn boot_agent(&mut self, at: usize, life: u64) {
         let now = self.now;
         let agent = &mut self.agents[at];
-        if agent.life != life || agent.phase != Phase::Dead {
+        if agent.life != life || agent.phase != Phase::Dead || agent.gone {
             return;
         }
         agent.life += 1;
@@ -264,7 +295,21 @@ impl World {
         let life = agent.life;
         let notices = self.dice.roll(For::Agent, at as u64, life << 1).u64(1..50);
         self.after(notices, Event::PipeCloses(at, life));
-        self.after(down.max(60), Event::AgentBoots(at, life));
+        if self.agents[at].is_made() {
+            self.agents[at].gone = true;
+        } else {
+            self.after(down.max(60), Event::AgentBoots(at, life));
+        }
+    }
+
+    /// Its provider ends it with all that it started.
+    pub(super) fn remove_agent(&mut self, at: usize) {
+        if let Some(link) = self.agents[at].link {
+            self.break_link(link, true, 20, 0);
+        }
+        let running: Vec<ExecutionId> = self.agents[at].processes.keys().copied().collect();
+        running.into_iter().for_each(|execution| self.kill(at, execution));
+        self.agents[at].gone();
     }
 
     pub(super) fn freeze_agent(&mut self, at: usize, length: u64) {

@@ -7,7 +7,7 @@ use crate::{
     trace::About,
 };
 use hodei_core::{
-    brain::{Answer, Input, NewJob, QueueOrder, Refusal, Registration, ScheduleOrder},
+    brain::{Answer, Input, NewJob, ProviderOrder, QueueOrder, Refusal, Registration, ScheduleOrder, TemplateOrder},
     id::{JobId, ScheduleId, WorkerId},
     placement::SchedulerSettings,
     spec::JobSpec,
@@ -28,6 +28,8 @@ pub(super) enum Ask {
     Resume(JobId),
     Scheduler(SchedulerSettings),
     Queue(&'static str, QueueOrder),
+    Provider(&'static str, ProviderOrder),
+    Template(Arc<str>, TemplateOrder),
     Cancel(JobId),
     Retry(JobId),
     Schedule(Scheduled),
@@ -74,7 +76,15 @@ impl Call {
     }
 
     fn must_happen(&self) -> bool {
-        matches!(self.ask, Ask::Disable(_) | Ask::CreateToken(_) | Ask::Register(_) | Ask::Unregister(_))
+        matches!(
+            self.ask,
+            Ask::Disable(_)
+                | Ask::Provider(..)
+                | Ask::Template(..)
+                | Ask::CreateToken(_)
+                | Ask::Register(_)
+                | Ask::Unregister(_)
+        )
     }
 }
 
@@ -162,6 +172,14 @@ impl World {
                 note!(self, "client", (), "queue {queue}: {order:?}");
                 Input::SetQueue { caller, queue: queue.into(), order }
             }
+            Ask::Provider(name, order) => {
+                note!(self, "client", (), "provider {name}: {order:?}");
+                Input::SetProvider { caller, provider: name.into(), order }
+            }
+            Ask::Template(template, order) => {
+                note!(self, "client", (), "template {template}: {order:?}");
+                Input::SetTemplate { caller, template, order }
+            }
             Ask::Cancel(job) => {
                 note!(self, "client", About::from(job), "cancel");
                 Input::Cancel { caller, job, reason: "no longer wanted".into() }
@@ -224,6 +242,7 @@ impl World {
     fn token(&self, agent: usize) -> Hash {
         let mut bytes = [agent as u8; 32];
         bytes[..8].copy_from_slice(&self.agents[agent].registrations.to_le_bytes());
+        bytes[8..16].copy_from_slice(&(agent as u64).to_le_bytes());
         Hash(bytes)
     }
 
@@ -249,6 +268,8 @@ impl World {
                 let life = self.agents[agent].life;
                 self.after(1, Event::AgentBoots(agent, life));
             }
+            // One that was made does not come back.
+            Ask::Unregister(agent) if self.agents[agent].is_made() => self.agents[agent].gone(),
             Ask::Unregister(agent) => {
                 self.agents[agent].registrations += 1;
                 self.register(agent);
@@ -275,6 +296,7 @@ impl World {
             (Ask::Resume(job), Ok(_)) => self.check_retried(job, true),
             (Ask::Cancel(job), Ok(Answer::State(kind))) => self.check_cancelled(job, *kind),
             (Ask::Retry(job), Ok(Answer::State(kind))) => self.check_retried(job, *kind == StateKind::Pending),
+            (Ask::Register(agent), Err(_)) if self.agents[agent].is_made() => self.not_wanted(agent),
             (Ask::Register(agent), Err(refusal)) => self.check_registration(agent, refusal),
             _ => {}
         }

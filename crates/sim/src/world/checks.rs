@@ -15,8 +15,8 @@ use hodei_core::{
     protocol::Verdict,
     requirements::Requirements,
     spec::{Concurrency, Priority},
-    state::{FailureKind, Outcome, State, StateKind},
-    worker::{Capacity, WorkerState},
+    state::{Failure, FailureKind, Outcome, State, StateKind},
+    worker::Capacity,
 };
 use links::Ties;
 use std::{
@@ -53,6 +53,11 @@ pub enum Rule {
     OneJobPerKey,
     ChildrenComeWithTheirParent,
     RejectedOnlyWhenHopeless,
+    NoWorkerLeaked,
+    CapsHold,
+    PoolIsHealthy,
+    RestartBudget,
+    OneJobAWorker,
     /// An assertion of the code itself.
     Assertion,
 }
@@ -229,16 +234,21 @@ fn firsts(line: &Line) -> impl Iterator<Item = (&(Priority, u64), &(JobId, Needs
 /// Whether the server ended an execution without a word of its worker.
 fn by_server(execution: &Execution) -> bool {
     match &execution.outcome {
-        Some(Outcome::Failed(failure)) if failure.kind == FailureKind::WorkerLost => {
-            failure.message == CAME_BACK || failure.message == NOT_HEARD
-        }
+        Some(Outcome::Failed(failure)) if failure.kind == FailureKind::WorkerLost => is_given_away(failure),
         Some(Outcome::Cancelled | Outcome::Released) => execution.log_entries == 0,
         _ => false,
     }
 }
 
+/// The server says what became of the worker. An agent that tells of itself uses other words.
+fn is_given_away(failure: &Failure) -> bool {
+    failure.kind == FailureKind::WorkerLost
+        && failure.message.starts_with("its worker ")
+        && failure.message != OF_ITSELF
+}
+
+const OF_ITSELF: &str = "its worker agent died";
 const CAME_BACK: &str = "its worker came back without it";
-const NOT_HEARD: &str = "its worker was not heard of until its lease ran out";
 const NOBODY_ASKED: &str = "stopped by its worker although nobody asked for it";
 
 impl World {
@@ -289,6 +299,7 @@ impl World {
         let newly = |before: &Option<Job>| before.as_ref().is_none_or(|before| before.rejected().is_none());
         moved.iter().filter(|(before, _)| newly(before)).for_each(|(_, job)| self.check_rejected(job));
         self.check_hopeless();
+        self.check_makers(batch);
         self.ledger.turns += 1;
         if self.ledger.turns.is_multiple_of(SELDOM) {
             self.ledger.truth.values().for_each(|job| self.check_comes_up(job));
@@ -362,8 +373,7 @@ impl World {
     /// What a worker is said to have reported, it did report.
     fn check_outcome(&self, job: JobId, execution: &Execution) {
         let Some(outcome) = &execution.outcome else { return };
-        let given_away =
-            matches!(outcome, Outcome::Failed(failure) if [CAME_BACK, NOT_HEARD].contains(&&*failure.message));
+        let given_away = matches!(outcome, Outcome::Failed(failure) if is_given_away(failure));
         if let Some((at, live)) = self.ledger.live.get(&job)
             && given_away
             && *live == execution.id
@@ -382,7 +392,7 @@ impl World {
                 }
                 true
             }
-            Outcome::Failed(failure) if failure.message == NOT_HEARD => true,
+            Outcome::Failed(failure) if is_given_away(failure) => true,
             Outcome::Failed(failure) if failure.message == NOBODY_ASKED => reported(&Outcome::Cancelled),
             Outcome::Succeeded | Outcome::Failed(_) => reported(outcome),
             Outcome::Snoozed { .. } | Outcome::Blocked { .. } => reported(outcome),
@@ -435,14 +445,14 @@ impl World {
     fn check_waits(&self, batch: &Batch) {
         let Some(brain) = &self.server.brain else { return };
         let views = brain.workers();
-        let takes_jobs = |state| matches!(state, WorkerState::Ready | WorkerState::Busy);
+        let takes_jobs = |view: &WorkerView| brain.takes_jobs(view.record.id);
         if !brain.is_reading() {
             for (job, needs) in self.ledger.pending.values().filter_map(|class| class.values().next()) {
                 let met = |view: &&WorkerView| {
                     placement::may_run(&view.record.info, needs.task_type.as_deref(), &needs.requirements)
                 };
                 let mut for_it = views.iter().filter(met);
-                if for_it.any(|view| takes_jobs(view.state) && needs.fit_in(&view.free)) {
+                if for_it.any(|view| takes_jobs(view) && needs.fit_in(&view.free)) {
                     if !self.is_held(needs) {
                         broken(Rule::EveryWaitHasAReason, *job, "it waits although a worker has room for it");
                     }
@@ -483,6 +493,9 @@ impl World {
             return true_words;
         }
         match words {
+            words if words.starts_with("a worker is being made") || words.starts_with("no worker has room") => {
+                self.makes_workers()
+            }
             "no connected worker runs processes" => needs.task_type.is_none() && offering().next().is_none(),
             words if words.starts_with("no connected worker handles tasks") => {
                 needs.task_type.is_some() && offering().next().is_none()
@@ -706,7 +719,8 @@ impl World {
             && self.server.is_idle()
             && forgotten
             && !self.open_calls()
-            && self.agents.iter().all(settled)
+            && self.agents.iter().filter(|agent| !agent.is_made()).all(settled)
+            && self.makers_are_done()
     }
 
     /// It has been quiet for long enough.
@@ -714,7 +728,7 @@ impl World {
         if let Some(job) = self.ledger.truth.values().find(|job| !job.state.kind().is_finished()) {
             broken(Rule::EverythingFinishes, job.id, format!("it never ended: {:?}", job.state));
         }
-        for (at, agent) in self.agents.iter().enumerate() {
+        for (at, agent) in self.agents.iter().enumerate().filter(|(_, agent)| !agent.is_made()) {
             if !agent.is_awake() || !agent.session.is_up() {
                 broken(Rule::EverythingFinishes, at, "it does not come back");
             }
@@ -722,6 +736,7 @@ impl World {
                 broken(Rule::EverythingFinishes, at, "it keeps something that nobody wants");
             }
         }
+        self.check_makers_end();
         broken(Rule::EverythingFinishes, (), "the server does not come to rest");
     }
 

@@ -190,12 +190,22 @@ impl Server {
 }
 
 pub(super) fn config(shape: &Shape) -> Config {
-    Config { lease: shape.lease, lease_grace: shape.grace, window: shape.window, ..Config::default() }
+    Config {
+        lease: shape.lease,
+        lease_grace: shape.grace,
+        window: shape.window,
+        registration: Millis(4000),
+        ..Config::default()
+    }
 }
 
 impl World {
     fn server_now(&self) -> Now {
         Now { wall: wall(self.now, self.server.skew), elapsed: elapsed(self.now, self.server.offset) }
+    }
+
+    pub(super) fn server_clock(&self) -> Elapsed {
+        self.server_now().elapsed
     }
 
     pub(super) fn heartbeat_length(&self) -> Millis {
@@ -216,6 +226,7 @@ impl World {
         note!(self, "server", (), "starts, epoch {}", loaded.epoch);
         self.server.brain = Some(Brain::load(config(&self.shape), loaded, self.server_now()));
         self.reset_ledger();
+        self.look_at_makers();
         self.nudge();
     }
 
@@ -645,7 +656,7 @@ impl World {
                     acked.entry(link_key(life, connection)).or_default().0.push(execution);
                 }
                 Effect::Close { connection, .. } => closing.push(link_key(life, connection)),
-                Effect::Welcome { connection, verdicts, .. } => {
+                Effect::Welcome { connection, verdicts, heartbeat, .. } => {
                     let verdict = |bound: &Bound| Verdict {
                         execution: bound.execution,
                         keep: bound.job.is_some(),
@@ -653,12 +664,14 @@ impl World {
                     };
                     let held: Vec<Verdict> = verdicts.iter().map(verdict).collect();
                     self.check_welcome(&held);
-                    let heartbeat = self.heartbeat_length();
+                    let usual = self.heartbeat_length();
+                    let heartbeat = heartbeat.map_or(usual, |heartbeat| heartbeat.min(usual));
                     let welcome = Welcome { lease: self.shape.lease, heartbeat, held };
                     self.send_down(link_key(life, connection), ToWorker::Welcome(welcome));
                 }
                 Effect::Run { worker, connection, job, execution, attempt, .. } => {
                     self.check_sent(worker, job, execution);
+                    self.check_given(worker, execution);
                     note!(self, "server", About::from(job), "sends {} to {worker}", run_name(execution));
                     if let Some(payload) = self.store.payloads.get(&job) {
                         let assignment =
@@ -669,8 +682,7 @@ impl World {
                 Effect::Stop { connection, execution, why, .. } => {
                     self.send_down(link_key(life, connection), ToWorker::Stop { execution, why });
                 }
-                // No provider is part of the simulated clusters.
-                Effect::Create { .. } | Effect::Inspect { .. } | Effect::Destroy { .. } => {}
+                Effect::Create { .. } | Effect::Inspect { .. } | Effect::Destroy { .. } => self.ask_maker(effect),
                 Effect::Drain { connection, within, .. } => {
                     self.send_down(link_key(life, connection), ToWorker::Drain { within });
                 }

@@ -14,7 +14,10 @@ use crate::{
     time::Elapsed,
 };
 use hodei_supervise::{Crash, EventKind, PoolLimits, Supervisor, Swarm, Verdict};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// More idle workers than this are not kept, however short a time they have been idle.
 const MOST_IDLE: usize = 1000;
@@ -24,6 +27,8 @@ pub(super) struct Crew {
     pub swarm: Swarm<WorkerId>,
     supervisor: Supervisor<u32, ExecutionId>,
     seats: BTreeMap<u32, Seat>,
+    /// Also by an earlier leader.
+    given_up: BTreeSet<u32>,
 }
 
 /// A place in the warm pool.
@@ -35,6 +40,11 @@ struct Seat {
 }
 
 impl Provisioning {
+    #[cfg(feature = "inspect")]
+    pub fn pooled(&self) -> impl Iterator<Item = WorkerId> + '_ {
+        self.crews.values().flat_map(|crew| crew.swarm.pool().keys().copied())
+    }
+
     pub(super) fn crew(&mut self, template: &WorkerTemplate) -> &mut Crew {
         self.crews.entry(Arc::clone(&template.name)).or_insert_with(|| Crew::new(template))
     }
@@ -51,6 +61,7 @@ impl Crew {
             swarm: Swarm::new(template.sla, limits(template)),
             supervisor: Supervisor::new(template.sla),
             seats: BTreeMap::new(),
+            given_up: BTreeSet::new(),
         };
         crew.configure(template);
         crew
@@ -59,6 +70,7 @@ impl Crew {
     /// The SLA is fixed for as long as there are workers; how many stand ready is not.
     pub fn configure(&mut self, template: &WorkerTemplate) {
         self.swarm.set_limits(limits(template));
+        self.given_up.clone_from(&template.given_up);
         for seat in 0..template.warm {
             self.seats.entry(seat).or_default();
             self.supervisor.supervise(seat);
@@ -70,12 +82,13 @@ impl Crew {
 
     /// Why none of its workers is made, once its places have failed for good.
     pub fn why_not(&self) -> Option<String> {
-        let gave_up = self.supervisor.all_given_up();
+        let gave_up = !self.seats.is_empty() && self.seats.keys().all(|seat| self.given_up.contains(seat));
         gave_up.then(|| "its workers keep failing; ask for another try with 'hodei pool restart'".to_owned())
     }
 
     /// A person wants it tried again.
     pub fn ask(&mut self, now: Elapsed) {
+        self.given_up.clear();
         for seat in self.seats.keys() {
             self.supervisor.ask(seat, since_origin(now));
         }
@@ -100,7 +113,7 @@ impl Crew {
         }
         let budget_kept = !planted(Defect::RestartBudgetIgnored);
         let is_open = |(seat, place): &(&u32, &Seat)| {
-            let held = place.waits || self.supervisor.has_given_up(seat);
+            let held = place.waits || self.given_up.contains(seat);
             place.worker.is_none() && !(held && budget_kept)
         };
         self.seats.iter().filter(is_open).map(|(seat, _)| *seat).collect()
@@ -156,16 +169,21 @@ impl Crew {
         }
     }
 
-    /// It failed, or was found to. Its place waits or is given up, if it had one.
-    pub fn fails(&mut self, worker: WorkerId, crash: Crash, now: Elapsed) {
+    /// It failed, or was found to. Its place waits or is given up, if it had one; the places that are given up are
+    /// returned when there is one more.
+    pub fn fails(&mut self, worker: WorkerId, crash: Crash, now: Elapsed) -> Option<BTreeSet<u32>> {
         if self.swarm.exited(&worker).is_err() {
             self.swarm.forget(&worker);
         }
-        let Some(seat) = self.seat_of(worker) else { return };
+        let seat = self.seat_of(worker)?;
         let verdict = self.supervisor.crashed(&seat, crash, since_origin(now));
         if let Some(place) = self.seats.get_mut(&seat) {
             (place.worker, place.waits) = (None, matches!(verdict, Verdict::RestartAt(_)));
         }
+        (verdict == Verdict::GaveUp).then(|| {
+            self.given_up.insert(seat);
+            self.given_up.clone()
+        })
     }
 
     pub fn gone(&mut self, worker: WorkerId) {
@@ -212,6 +230,18 @@ impl Brain {
         let idle: Vec<WorkerId> = crew.swarm.pool().keys().copied().collect();
         for worker in idle {
             self.terminate(worker, "its template was removed");
+        }
+    }
+
+    /// A worker of a crew failed. What is given up stays so over a restart.
+    pub(super) fn crew_member_failed(&mut self, id: WorkerId, crash: Crash) {
+        let now = self.elapsed;
+        let given_up = self.provisioning.crew_of(id).and_then(|crew| crew.fails(id, crash, now));
+        let Some(made) = self.provisioning.made.get(&id) else { return };
+        let name = Arc::clone(&made.template.name);
+        if let Some((given_up, template)) = given_up.zip(self.provisioning.templates.get_mut(&name)) {
+            *template = Arc::new(WorkerTemplate { given_up, ..(**template).clone() });
+            self.provisioning.dirty_templates.insert(name);
         }
     }
 

@@ -280,9 +280,7 @@ impl Brain {
         (made.why, made.failed) = (why.to_owned(), true);
         let lived = since_origin(now).saturating_sub(since_origin(made.born));
         let crash = Crash::new(cause, why, lived).with_exit(exit.code, exit.signal).with_stderr(&exit.output);
-        if let Some(crew) = self.provisioning.crew_of(id) {
-            crew.fails(id, crash, now);
-        }
+        self.crew_member_failed(id, crash);
         if !came {
             return self.never_came(id, why.to_owned());
         }
@@ -517,10 +515,7 @@ impl Brain {
             None => self.provisioning.note_failure(provider, &template.name, &failure, self.elapsed),
         }
         let crash = Crash::new(Cause::NotStarted, failure.message.as_str(), std::time::Duration::ZERO);
-        let now = self.elapsed;
-        if let Some(crew) = self.provisioning.crew_of(id) {
-            crew.fails(id, crash, now);
-        }
+        self.crew_member_failed(id, crash);
         if let Some(made) = self.provisioning.made.get_mut(&id) {
             failure.message.clone_into(&mut made.why);
         }

@@ -266,7 +266,7 @@ impl Brain {
             TemplateOrder::Put(template) => (Arc::new(*template), TemplateChange::Put),
             TemplateOrder::Warm(warm) => (Arc::new(WorkerTemplate { warm, ..(*known?).clone() }), TemplateChange::Put),
             TemplateOrder::Restart => {
-                let known = known?;
+                let known = Arc::new(WorkerTemplate { given_up: BTreeSet::new(), ..(*known?).clone() });
                 self.provisioning.holds.retain(|(_, template), _| template != name);
                 self.provisioning.crews.get_mut(name).into_iter().for_each(|crew| crew.ask(now));
                 (known, TemplateChange::Restarted)

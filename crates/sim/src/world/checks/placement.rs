@@ -6,6 +6,7 @@ use hodei_core::{
     job::Job,
     placement::FleetPolicy,
     requirements::{Capability, Constraints, Operator, Requirements, TaintEffect},
+    state::FailureKind,
     worker::{Phase, WorkerInfo},
 };
 
@@ -49,7 +50,7 @@ impl World {
     fn anybody_could(&self, needs: &Needs) -> bool {
         let workers = self.server.brain.as_ref().map(|brain| brain.workers()).unwrap_or_default();
         workers.iter().map(|view| &view.record).any(|record| {
-            record.phase == Phase::Active
+            matches!(record.phase, Phase::Active | Phase::Creating | Phase::Connecting)
                 && may_run(&record.info, needs.task_type.as_deref(), &needs.requirements)
                 && record.info.capacity.fits(&needs.requirements)
         })
@@ -57,7 +58,7 @@ impl World {
 
     /// A job is rejected in a closed fleet, and only if nothing there could run it.
     pub(super) fn check_rejected(&self, job: &Job) {
-        let Some(failure) = job.rejected() else { return };
+        let Some(failure) = job.rejected().filter(|failure| failure.kind == FailureKind::Rejected) else { return };
         let closed = self.server.brain.as_ref().is_some_and(|brain| brain.scheduler().fleet == FleetPolicy::Closed);
         if !closed || self.anybody_could(&Needs::of(job)) {
             broken(Rule::RejectedOnlyWhenHopeless, job.id, format!("it was rejected: {}", failure.message));
@@ -67,7 +68,7 @@ impl World {
     /// In a closed fleet nothing waits that nothing could run.
     pub(super) fn check_hopeless(&self) {
         let Some(brain) = &self.server.brain else { return };
-        if brain.scheduler().fleet == FleetPolicy::Open || brain.is_reading() {
+        if brain.scheduler().fleet == FleetPolicy::Open || brain.is_reading() || self.makes_workers() {
             return;
         }
         for (_, (job, needs)) in self.ledger.pending.values().flat_map(firsts) {

@@ -236,6 +236,7 @@ impl Crew {
     pub(super) fn stopped(&self, place: Place, again: bool) {
         let mut state = self.state();
         state.leave(place);
+        state.supervisor.stopped(&place);
         if !again {
             state.supervisor.dismiss(&place);
             state.swarm.forget(&place);

@@ -299,6 +299,8 @@ impl Keeper {
                     talk.send(&ToProcess::Heartbeat);
                     crew.retire_idle();
                 }
+                // It may have said enough while this worker was held up.
+                Event::Late if talk.read_now() => {}
                 Event::Late => match crew.complaint(self.place) {
                     Some(Complaint::Hangs(problem)) => return Stop::Kill(Cause::Hung, problem),
                     Some(Complaint::NotProducing(problem)) => return Stop::Kill(Cause::NotProducing, problem),
@@ -448,6 +450,15 @@ impl Talk {
         } else {
             self.crew.withdrawn(self.place, &id);
         }
+    }
+
+    /// Takes in what the kernel has of it, whether or not the runtime has heard of that; false if that is nothing.
+    fn read_now(&mut self) -> bool {
+        let mut buffer = [0; 4096];
+        let read = rustix::io::read(self.stdout.as_fd(), &mut buffer);
+        let size = read.unwrap_or(0);
+        self.incoming.buffer.extend_from_slice(&buffer[..size]);
+        size > 0
     }
 
     /// Nothing that it says counts any more: its jobs are told of its end alone.
