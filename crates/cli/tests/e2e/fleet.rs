@@ -121,7 +121,6 @@ async fn the_door_of_workers_serves_workers_alone_and_each_only_itself() {
             capacity: Some(v1::Capacity { slots: 1, ..Default::default() }),
             ..Default::default()
         }),
-        ..Default::default()
     };
     let refused = door.agents().register(register(&mine.token, &other.worker_id)).await.expect_err("another's token");
     assert_eq!(refused.code(), Code::Unauthenticated, "{refused:?}");
