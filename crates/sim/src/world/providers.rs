@@ -114,6 +114,9 @@ impl World {
 
     /// A server that comes up asks all of them, and goes on asking.
     pub(super) fn look_at_makers(&mut self) {
+        // What was given up and never became durable has not happened.
+        let kept = self.store.kept.templates.values().filter(|template| !template.given_up.is_empty());
+        self.makers.given_up = kept.map(|template| Arc::clone(&template.name)).collect();
         let life = self.server.life;
         for at in 0..self.makers.makers.len() {
             self.after(5, Event::MakerLooks(life, at));
@@ -122,8 +125,9 @@ impl World {
 
     /// The end has come: what was made goes, and those who made it.
     pub(super) fn dismiss_makers(&mut self) {
-        // What was ordered by an earlier server may come late.
-        if self.makers.dismissed || !self.makers.orders.is_empty() || self.makers.makers.is_empty() {
+        // What was ordered by an earlier server may come late, and so may the wish to add one.
+        let expected = !self.makers.orders.is_empty() || self.open_calls();
+        if self.makers.dismissed || expected || self.makers.makers.is_empty() {
             return;
         }
         self.makers.dismissed = true;

@@ -106,6 +106,12 @@ impl Crew {
         self.seats.entry(seat).or_default().worker = Some(worker);
     }
 
+    /// After a restart those who were made for the pool take its places again.
+    pub fn sit_again(&mut self, worker: WorkerId) {
+        let open = self.seats.iter_mut().find(|(seat, place)| place.worker.is_none() && !self.given_up.contains(seat));
+        open.into_iter().for_each(|(_, place)| place.worker = Some(worker));
+    }
+
     /// The places that nobody has and that may be filled now.
     fn open_seats(&mut self, now: Elapsed) -> Vec<u32> {
         for seat in self.supervisor.due(since_origin(now)) {

@@ -71,8 +71,13 @@ impl Brain {
                 output: false,
                 failed: false,
             };
+            let stands_ready = made.can_take_work() && origin.job.is_none() && !origin.used;
             self.provisioning.made.insert(record.id, made);
-            self.provisioning.crew(&origin.template);
+            let template = self.provisioning.templates.get(&origin.template.name).cloned();
+            let crew = self.provisioning.crew(template.as_ref().unwrap_or(&origin.template));
+            if stands_ready && template.is_some() {
+                crew.sit_again(record.id);
+            }
             if record.phase == Phase::Active {
                 let now = self.elapsed;
                 let crew = self.provisioning.crew_of(record.id);
