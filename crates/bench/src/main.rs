@@ -6,6 +6,7 @@
 //! [`record::Figure`], whoever made it; the document is made of the record and of nothing else.
 
 mod cluster;
+mod cold;
 mod document;
 mod growth;
 mod limits;
@@ -221,6 +222,7 @@ fn workloads(args: &Args) -> Vec<Workload> {
         Workload::Graph,
         Workload::Schedules,
         Workload::Placement,
+        Workload::Cold,
     ]);
     if args.backlog.is_some() {
         workloads.push(Workload::Backlog);

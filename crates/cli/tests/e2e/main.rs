@@ -6,6 +6,7 @@ mod client;
 mod cluster;
 mod crash;
 mod dead_letters;
+mod docker;
 mod embedded;
 mod events;
 mod fake;
