@@ -23,7 +23,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("hodei-sdk", &["hodei-api", "hodei-worker"]),
     ("hodei-server", &["hodei-core", "hodei-api", "hodei-store", "hodei-provider"]),
     ("hodei", &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server", "hodei-sdk"]),
-    ("hodei-bench", &["hodei-api", "hodei-sdk"]),
+    ("hodei-bench", &["hodei-core", "hodei-api", "hodei-sdk"]),
     ("hodei-sim", &["hodei-core"]),
     ("hodei-chaos", &["hodei-api"]),
     ("hodei-fuzz", &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server", "hodei"]),
