@@ -1,5 +1,5 @@
-//! Measures Hodei through its real programs, beside the limits of the machine and beside its peers, in one run. Started
-//! by `cargo xtask bench`.
+//! Measures Hodei through its real programs (a decision of placement in the brain alone), beside the limits of the machine
+//! and beside its peers, in one run. Started by `cargo xtask bench`.
 //!
 //! Machines differ and are noisy: what counts are the ratios, and that both sides of each were measured minutes apart.
 //! So the systems take turns at each workload, and the limits are measured before and after. Every measurement is a

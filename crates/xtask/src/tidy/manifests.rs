@@ -26,7 +26,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "hodei",
         &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server", "hodei-sdk", "hodei-provider"],
     ),
-    ("hodei-bench", &["hodei-api", "hodei-sdk"]),
+    ("hodei-bench", &["hodei-core", "hodei-api", "hodei-sdk"]),
     ("hodei-sim", &["hodei-core"]),
     ("hodei-chaos", &["hodei-api"]),
     ("hodei-fuzz", &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server", "hodei"]),
