@@ -1,11 +1,12 @@
-//! Measures Hodei through its real programs, beside the limits of the machine and beside its peers, in one run. Started
-//! by `cargo xtask bench`.
+//! Measures Hodei through its real programs (a decision of placement in the brain alone), beside the limits of the machine
+//! and beside its peers, in one run. Started by `cargo xtask bench`.
 //!
 //! Machines differ and are noisy: what counts are the ratios, and that both sides of each were measured minutes apart.
 //! So the systems take turns at each workload, and the limits are measured before and after. Every measurement is a
 //! [`record::Figure`], whoever made it; the document is made of the record and of nothing else.
 
 mod cluster;
+mod cold;
 mod document;
 mod growth;
 mod limits;
@@ -221,6 +222,7 @@ fn workloads(args: &Args) -> Vec<Workload> {
         Workload::Graph,
         Workload::Schedules,
         Workload::Placement,
+        Workload::Cold,
     ]);
     if args.backlog.is_some() {
         workloads.push(Workload::Backlog);

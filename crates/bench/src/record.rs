@@ -34,6 +34,8 @@ pub enum Workload {
     Schedules,
     /// What it costs to decide where a job runs.
     Placement,
+    /// From a job to its first line where its worker has to be made first.
+    Cold,
     /// Memory and start-up with many pending jobs.
     Backlog,
     /// What grows with the number of jobs.
@@ -66,6 +68,7 @@ impl Workload {
             Workload::Graph => "A graph of 100,000 jobs",
             Workload::Schedules => "50,000 schedules",
             Workload::Placement => "Deciding where a job runs",
+            Workload::Cold => "Cold start to the first line",
             Workload::Backlog => "Backlog of pending jobs",
             Workload::Growth => "Growth",
         }
@@ -81,6 +84,7 @@ impl Workload {
                 | Workload::Graph
                 | Workload::Schedules
                 | Workload::Placement
+                | Workload::Cold
         )
     }
 

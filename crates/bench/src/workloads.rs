@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::{Cluster, Database, StoreKind},
-    growth, limits, lines, placement,
+    cold, growth, limits, lines, placement,
     processes::{family, mebibytes, shared_once},
     record::{Durability, Figure, System, Workload},
     scheduler, tasks,
@@ -84,6 +84,7 @@ impl Hodei<'_> {
                 scheduler::graph(&mut cluster, figure("fan-out and fan-in of 1,000; no-op tasks")).await?
             }
             Workload::Placement => placement::measure(figure("10,000 slots; in the server's brain alone"))?,
+            Workload::Cold => cold::measure(&mut cluster, figure("reuse never, median of 10")).await?,
             Workload::Schedules => scheduler::schedules(&mut cluster, figure("due once a year")).await?,
             Workload::Lines => lines::follow(&mut cluster, figure("one job, one reader")).await?,
             Workload::Growth => growth::growth(self.program, self.kind, figure("")).await?,

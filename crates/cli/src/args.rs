@@ -634,7 +634,7 @@ pub struct UpArgs {
 #[derive(Debug, Subcommand)]
 pub enum WorkerCommand {
     /// Take work from a server.
-    Run(WorkerArgs),
+    Run(Box<WorkerArgs>),
     /// List the workers that a server knows.
     List,
     /// Let a worker finish what it runs, give it nothing new, and have it leave.

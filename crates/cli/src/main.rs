@@ -67,7 +67,7 @@ async fn dispatch(common: args::Common, config: Config, command: Command) -> any
     match command {
         Command::Up(args) => return commands::serve::up(&common, &config, args).await,
         Command::Server(args) => return commands::serve::server(&common, &config, args).await,
-        Command::Worker(WorkerCommand::Run(args)) => return commands::worker::run(&common, &config, args).await,
+        Command::Worker(WorkerCommand::Run(args)) => return commands::worker::run(&common, &config, *args).await,
         Command::Webhook(WebhookCommand::Secret) => return commands::webhook::secret(&common, &config),
         _ => {}
     }

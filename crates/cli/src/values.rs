@@ -14,6 +14,9 @@ use hodei_core::{
 use serde::{Deserialize, Deserializer, de::Error};
 use std::sync::Arc;
 
+/// A key and its value.
+pub type Label = (Arc<str>, Arc<str>);
+
 /// Thousandths of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cores(pub u64);
@@ -166,7 +169,7 @@ pub fn isolation_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Iso
     isolation(&String::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
-pub fn labels_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(Arc<str>, Arc<str>)>, D::Error> {
+pub fn labels_field<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Label>, D::Error> {
     list(deserializer, label)
 }
 

@@ -47,6 +47,12 @@ pub enum Defect {
     BlockCounted,
     /// A job that blocks waits for nothing.
     BlockIgnored,
+    /// Taints keep nothing off.
+    TaintIgnored,
+    /// What did not fit once is not looked at again.
+    RoomOverlooked,
+    /// A closed fleet rejects what only waits for room.
+    RejectedWhenBusy,
     /// A worker for one job is not known to have had it after a restart.
     UseForgotten,
     /// A place in a warm pool is filled again however often it failed.

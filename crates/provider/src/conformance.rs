@@ -319,7 +319,7 @@ pub(crate) async fn the_token_is_nowhere_to_be_seen(rig: &dyn Rig) {
     create(provider, &order).await;
     let listed = format!("{:?}", list(provider).await);
     let logs = provider.logs(order.worker, 100_000).await.expect("logs");
-    for seen in [listed, logs, rig.in_sight(order.worker).await] {
+    for seen in [format!("{order:?}"), listed, logs, rig.in_sight(order.worker).await] {
         assert!(!seen.contains(TOKEN), "{seen}");
     }
     destroy(provider, order.worker).await;

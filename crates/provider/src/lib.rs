@@ -21,7 +21,7 @@ use hodei_core::{
     },
     template::Mount,
 };
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc};
 use thiserror::Error;
 
 /// What the providers of one server have in common.
@@ -76,7 +76,7 @@ pub trait Provider: Send + Sync + 'static {
 pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// One worker that is wanted.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Order {
     pub worker: WorkerId,
     pub template: Arc<str>,
@@ -94,6 +94,15 @@ pub struct Order {
     pub server: ServerAddress,
     pub mounts: Vec<Mount>,
     pub network: Option<String>,
+}
+
+/// Without the token and without what may be secrets of the template.
+impl fmt::Debug for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut order = f.debug_struct("Order");
+        order.field("worker", &self.worker).field("template", &self.template).field("image", &self.image);
+        order.field("server", &self.server).finish_non_exhaustive()
+    }
 }
 
 /// How the agent reaches the server.

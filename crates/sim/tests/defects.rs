@@ -65,6 +65,9 @@ found! {
     a_resume_that_lets_nothing_go: ResumeForgotten breaks EveryWaitHasAReason;
     a_block_that_counts: BlockCounted breaks AttemptsAreCounted;
     a_block_that_waits_for_nothing: BlockIgnored breaks BlockedUntilResumed;
+    a_taint_that_keeps_nothing_off: TaintIgnored breaks SlotsAndLimits;
+    room_that_is_overlooked: RoomOverlooked breaks EveryWaitHasAReason | StrictOrder;
+    a_job_that_is_rejected_while_it_waits: RejectedWhenBusy breaks RejectedOnlyWhenHopeless;
     a_use_that_is_forgotten: UseForgotten breaks OneJobAWorker;
     a_restart_beyond_the_budget: RestartBudgetIgnored breaks RestartBudget;
     a_leftover_that_is_ignored: LeftoverIgnored breaks NoWorkerLeaked;

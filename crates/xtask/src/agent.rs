@@ -3,7 +3,7 @@
 //! Only the last step is another than that of an ordinary build: the objects are the same, and the C library goes into the
 //! program. The linker warns where that library would load parts of itself when it runs (to look up names of hosts and
 //! users). They are loaded where there are any; in an image without them names still come from `/etc/hosts` and the name
-//! servers of `/etc/resolv.conf`, which the library can do by itself, and Hodei looks up no users.
+//! servers of `/etc/resolv.conf`, which the library does by itself since its version 2.34, and Hodei looks up no users.
 
 use std::{
     fs,

@@ -1,6 +1,6 @@
 //! Worker templates and providers as people and programs write them in JSON, YAML or TOML.
 
-use super::length;
+use super::{Capability, Taint, length};
 use crate::v1;
 use hodei_core::spec::Invalid;
 use serde::{Deserialize, Serialize};
@@ -26,10 +26,10 @@ pub struct Template {
     pub labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schema(max_items = 64))]
-    pub taints: Vec<TemplateTaint>,
+    pub taints: Vec<Taint>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schema(max_items = 64))]
-    pub capabilities: Vec<TemplateCapability>,
+    pub capabilities: Vec<Capability>,
     #[serde(skip_serializing_if = "String::is_empty")]
     #[cfg_attr(feature = "schema", schema(max_length = 256, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$"))]
     pub zone: String,
@@ -92,29 +92,6 @@ pub struct TemplateCapacity {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
-pub struct TemplateTaint {
-    #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 256))]
-    pub key: String,
-    pub value: String,
-    /// NoSchedule or PreferNoSchedule.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    #[cfg_attr(feature = "schema", schema(pattern = "^(NoSchedule|PreferNoSchedule)?$"))]
-    pub effect: String,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct TemplateCapability {
-    #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 256))]
-    pub name: String,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub parameters: BTreeMap<String, String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(default, deny_unknown_fields)]
 pub struct TemplateMount {
     #[cfg_attr(feature = "schema", schema(pattern = "^/"))]
     pub source: String,
@@ -160,11 +137,6 @@ impl Template {
         let TemplateCapacity { slots, cpu_millis, memory_bytes, disk_bytes, gpus } = self.capacity;
         let idle = length("idle_timeout", self.idle_timeout.as_deref(), self.idle_timeout_ms)?;
         let lifetime = length("max_lifetime", self.max_lifetime.as_deref(), self.max_lifetime_ms)?;
-        let taint = |taint: TemplateTaint| v1::Taint { key: taint.key, value: taint.value, effect: taint.effect };
-        let capability = |capability: TemplateCapability| v1::Capability {
-            name: capability.name,
-            parameters: capability.parameters.into_iter().collect(),
-        };
         let mount = |mount: TemplateMount| v1::Mount { source: mount.source, target: mount.target };
         Ok(v1::TemplateSpec {
             name: self.name,
@@ -172,8 +144,8 @@ impl Template {
             image: self.image,
             capacity: Some(v1::Capacity { slots, cpu_millis, memory_bytes, disk_bytes, gpus }),
             labels: self.labels.into_iter().collect(),
-            taints: self.taints.into_iter().map(taint).collect(),
-            capabilities: self.capabilities.into_iter().map(capability).collect(),
+            taints: self.taints.into_iter().map(Taint::into_wire).collect(),
+            capabilities: self.capabilities.into_iter().map(Capability::into_wire).collect(),
             zone: self.zone,
             environment: self.environment.into_iter().collect(),
             handlers: self.handlers.into_iter().collect(),
@@ -189,11 +161,6 @@ impl Template {
 
     pub fn from_wire(wire: v1::TemplateSpec) -> Self {
         let v1::Capacity { slots, cpu_millis, memory_bytes, disk_bytes, gpus } = wire.capacity.unwrap_or_default();
-        let taint = |taint: v1::Taint| TemplateTaint { key: taint.key, value: taint.value, effect: taint.effect };
-        let capability = |capability: v1::Capability| TemplateCapability {
-            name: capability.name,
-            parameters: capability.parameters.into_iter().collect(),
-        };
         let mount = |mount: v1::Mount| TemplateMount { source: mount.source, target: mount.target };
         let some = |ms: i64| (ms != 0).then_some(ms);
         Self {
@@ -202,8 +169,8 @@ impl Template {
             image: wire.image,
             capacity: TemplateCapacity { slots, cpu_millis, memory_bytes, disk_bytes, gpus },
             labels: wire.labels.into_iter().collect(),
-            taints: wire.taints.into_iter().map(taint).collect(),
-            capabilities: wire.capabilities.into_iter().map(capability).collect(),
+            taints: wire.taints.into_iter().map(Taint::from_wire).collect(),
+            capabilities: wire.capabilities.into_iter().map(Capability::from_wire).collect(),
             zone: wire.zone,
             environment: wire.environment.into_iter().collect(),
             handlers: wire.handlers.into_iter().collect(),

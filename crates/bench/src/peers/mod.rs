@@ -255,6 +255,7 @@ impl Peer {
             | Workload::Graph
             | Workload::Schedules
             | Workload::Placement
+            | Workload::Cold
             | Workload::Backlog
             | Workload::Growth => bail!("no peer has this"),
         }?;

@@ -2,7 +2,10 @@
 
 use crate::values::{self, Cores};
 use clap::{Args, Subcommand, ValueEnum};
-use hodei_core::time::Millis;
+use hodei_core::{
+    requirements::{Capability, Taint},
+    time::Millis,
+};
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
@@ -95,11 +98,11 @@ pub struct PoolFields {
     #[arg(long, value_name = "KEY=VALUE", value_parser = values::pair)]
     pub label: Vec<(String, String)>,
     /// Keeps off jobs that do not tolerate it.
-    #[arg(long, value_name = "KEY=VALUE[:EFFECT]")]
-    pub taint: Vec<String>,
+    #[arg(long, value_name = "KEY[=VALUE][:EFFECT]", value_parser = values::taint)]
+    pub taint: Vec<Taint>,
     /// Something that its workers can do.
-    #[arg(long, value_name = "NAME[:KEY=VALUE,...]")]
-    pub capability: Vec<String>,
+    #[arg(long, value_name = "NAME[:KEY=VALUE,...]", value_parser = values::capability)]
+    pub capability: Vec<Capability>,
     #[arg(long)]
     pub zone: Option<String>,
     /// A variable of its workers' environment, for their jobs.

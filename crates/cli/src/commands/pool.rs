@@ -8,6 +8,7 @@ use crate::{
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use hodei_api::{json::fleet::Template, v1};
+use hodei_core::requirements::{Capability, Taint};
 use serde_json::{Value, json};
 use std::path::Path;
 use tonic::Code;
@@ -39,7 +40,7 @@ async fn wanted(client: &mut Client, args: PoolArgs) -> Result<v1::TemplateSpec>
         Err(status) if status.code() == Code::NotFound => v1::TemplateSpec { name, ..v1::TemplateSpec::default() },
         Err(status) => return Err(explain(&status)),
     };
-    changed(now, args.fields)
+    Ok(changed(now, args.fields))
 }
 
 fn from_file(name: String, path: &Path) -> Result<v1::TemplateSpec> {
@@ -53,7 +54,7 @@ fn from_file(name: String, path: &Path) -> Result<v1::TemplateSpec> {
 }
 
 /// Only what is named changes. A list that is named takes the place of the old one.
-fn changed(mut spec: v1::TemplateSpec, fields: PoolFields) -> Result<v1::TemplateSpec> {
+fn changed(mut spec: v1::TemplateSpec, fields: PoolFields) -> v1::TemplateSpec {
     let mut capacity = spec.capacity.unwrap_or_default();
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     set(&mut capacity.slots, fields.slots);
@@ -76,11 +77,9 @@ fn changed(mut spec: v1::TemplateSpec, fields: PoolFields) -> Result<v1::Templat
     set(&mut spec.handlers, some(fields.handler).map(FromIterator::from_iter));
     let mount = |(source, target): (String, String)| v1::Mount { source, target };
     set(&mut spec.mounts, some(fields.mount).map(|mounts| mounts.into_iter().map(mount).collect()));
-    let taints = fields.taint.iter().map(|text| taint(text)).collect::<Result<Vec<_>>>()?;
-    set(&mut spec.taints, some(taints));
-    let capabilities = fields.capability.iter().map(|text| capability(text)).collect::<Result<Vec<_>>>()?;
-    set(&mut spec.capabilities, some(capabilities));
-    Ok(spec)
+    set(&mut spec.taints, some(fields.taint.iter().map(taint).collect()));
+    set(&mut spec.capabilities, some(fields.capability.iter().map(capability).collect()));
+    spec
 }
 
 fn set<T>(field: &mut T, value: Option<T>) {
@@ -97,24 +96,13 @@ fn word(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// `KEY=VALUE` or `KEY=VALUE:EFFECT`.
-fn taint(text: &str) -> Result<v1::Taint> {
-    let Some((key, rest)) = text.split_once('=') else { bail!("'{text}' is not a taint; write KEY=VALUE[:EFFECT]") };
-    let (value, effect) = rest.rsplit_once(':').unwrap_or((rest, ""));
-    Ok(v1::Taint { key: key.to_owned(), value: value.to_owned(), effect: effect.to_owned() })
+fn taint(taint: &Taint) -> v1::Taint {
+    v1::Taint { key: taint.key.to_string(), value: taint.value.to_string(), effect: taint.effect.name().to_owned() }
 }
 
-/// `NAME` or `NAME:KEY=VALUE,…`.
-fn capability(text: &str) -> Result<v1::Capability> {
-    let (name, rest) = text.split_once(':').unwrap_or((text, ""));
-    let mut parameters = std::collections::HashMap::new();
-    for pair in rest.split(',').filter(|pair| !pair.is_empty()) {
-        let Some((key, value)) = pair.split_once('=') else {
-            bail!("'{text}' is not a capability; write NAME[:KEY=VALUE,...]")
-        };
-        parameters.insert(key.to_owned(), value.to_owned());
-    }
-    Ok(v1::Capability { name: name.to_owned(), parameters })
+fn capability(capability: &Capability) -> v1::Capability {
+    let parameters = capability.parameters.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+    v1::Capability { name: capability.name.to_string(), parameters: parameters.collect() }
 }
 
 async fn remove(client: &mut Client, name: String, json: bool) -> Result<u8> {

@@ -92,11 +92,6 @@ impl Client {
         self.providers().get_provider(request).await.expect("a provider").into_inner()
     }
 
-    pub async fn template(&self, name: &str) -> v1::Template {
-        let request = v1::GetTemplateRequest { name: name.to_owned() };
-        self.providers().get_template(request).await.expect("a template").into_inner()
-    }
-
     pub fn admin(&self) -> Admin<Authorized> {
         Admin::new(self.channel.clone())
     }

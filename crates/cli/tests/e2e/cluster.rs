@@ -6,7 +6,11 @@ use crate::{
 };
 use hodei_api::v1;
 use rustix::process::Signal;
-use std::{ops::Deref, process::Command};
+use std::{
+    ops::Deref,
+    process::Command,
+    sync::{Arc, Mutex},
+};
 
 /// A short lease, so that tests of lost workers are short, too.
 pub const SHORT_LEASE: [&str; 4] = ["--lease", "2s", "--lease-grace", "1s"];
@@ -172,4 +176,31 @@ fn launch(home: &Home, flags: &[String], grpc: &str, starts: u32) -> Daemon {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let addresses = ["--grpc", grpc, "--http", "127.0.0.1:0"];
     home.daemon(&format!("server-{starts}"), &[&flags[..], &addresses].concat())
+}
+
+/// What happens from now on, as `type detail`.
+pub struct Heard(Arc<Mutex<Vec<String>>>);
+
+impl Heard {
+    pub async fn of(cluster: &Cluster, kind: &str) -> Self {
+        let request = v1::StreamEventsRequest { kinds: vec![kind.into()], ..Default::default() };
+        let mut stream = cluster.events().stream_events(request).await.expect("events").into_inner();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let list = Arc::clone(&heard);
+        tokio::spawn(async move {
+            while let Ok(Some(batch)) = stream.message().await {
+                let events = batch.events.into_iter().map(|event| format!("{} {}", event.r#type, event.detail));
+                list.lock().expect("a list").extend(events);
+            }
+        });
+        Self(heard)
+    }
+
+    /// The first that has this in it.
+    pub async fn of_something(&self, words: &str) -> String {
+        until(&format!("'{words}' is told"), || async {
+            self.0.lock().expect("a list").iter().find(|event| event.contains(words)).cloned()
+        })
+        .await
+    }
 }

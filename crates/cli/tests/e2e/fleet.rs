@@ -2,7 +2,7 @@
 
 use crate::{
     client::{Client, lines, shell},
-    cluster::Cluster,
+    cluster::{Cluster, Heard},
     process::{is_alive, until, until_true},
 };
 use hodei_api::v1::{self, JobState, WorkerState};
@@ -11,7 +11,6 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::PathBuf,
     sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
 };
 use tonic::Code;
 
@@ -37,32 +36,20 @@ async fn with_provider(cap: &str) -> Cluster {
     cluster
 }
 
-/// What happened so far, as `type detail`.
-async fn events(cluster: &Cluster, kind: &str) -> Vec<String> {
-    let request = v1::StreamEventsRequest { after: "0-0".into(), kinds: vec![kind.into()], ..Default::default() };
-    let mut stream = cluster.events().stream_events(request).await.expect("events").into_inner();
-    let mut seen = Vec::new();
-    while let Ok(Ok(Some(batch))) = tokio::time::timeout(Duration::from_millis(300), stream.message()).await {
-        seen.extend(batch.events.into_iter().map(|event| format!("{} {}", event.r#type, event.detail)));
-    }
-    seen
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_fits_no_worker_gets_one_made_for_it_alone() {
     let cluster = with_provider("3").await;
+    let heard = Heard::of(&cluster, "worker").await;
     cluster.hodei(&["pool", "set", "once", "--reuse", "never"]).await.ok();
     let ran = cluster.hodei(&["run", "--", "sh", "-c", "echo hello; env"]).await.ok();
     assert!(ran.text().starts_with("hello\n"), "{ran:?}");
     assert!(!ran.text().contains("HODEI_TOKEN"), "no job sees how its worker got in: {ran:?}");
     assert!(!ran.text().contains("HODEI_SERVER"), "{ran:?}");
     nobody_left(&cluster).await;
-    let seen = events(&cluster, "worker").await;
-    let states: Vec<&str> = seen.iter().filter_map(|event| event.split(' ').next()).collect();
     for state in ["creating", "connecting", "ready", "terminating", "terminated"] {
-        assert!(states.contains(&format!("worker.{state}").as_str()), "{seen:?}");
+        heard.of_something(&format!("worker.{state}")).await;
     }
-    assert!(seen.iter().any(|event| event.contains("did its one job")), "{seen:?}");
+    heard.of_something("did its one job").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -106,11 +93,9 @@ async fn a_worker_that_never_registers_is_removed_and_what_it_printed_is_told() 
     let setting = format!("agent={}", agent.display());
     cluster.hodei(&["provider", "add", "local", "--kind", "process", "--set", &setting]).await.ok();
     cluster.hodei(&["pool", "set", "once"]).await.ok();
+    let heard = Heard::of(&cluster, "provider").await;
     let job = cluster.queue(shell("true")).await;
-    let failed = until("the failure is told", || async {
-        events(&cluster, "provider").await.into_iter().find(|event| event.starts_with("provider.failed"))
-    })
-    .await;
+    let failed = heard.of_something("provider.failed").await;
     assert!(failed.contains("did not register within 1 s") && failed.contains("there is no way in"), "{failed}");
     assert_eq!(cluster.job(&job).await.state(), JobState::Pending, "it waits for a better one");
     cluster.cancel(&job).await.expect("cancelled");
@@ -136,7 +121,6 @@ async fn the_door_of_workers_serves_workers_alone_and_each_only_itself() {
             capacity: Some(v1::Capacity { slots: 1, ..Default::default() }),
             ..Default::default()
         }),
-        ..Default::default()
     };
     let refused = door.agents().register(register(&mine.token, &other.worker_id)).await.expect_err("another's token");
     assert_eq!(refused.code(), Code::Unauthenticated, "{refused:?}");

@@ -166,7 +166,7 @@ async fn a_closed_fleet_rejects_what_nothing_can_run() {
     cluster.hodei(&["scheduler", "set", "--fleet", "open"]).await.ok();
     cluster.hodei(&["dlq", "replay", &waits]).await.ok();
     assert_eq!(cluster.job(&waits).await.state(), JobState::Pending);
-    let _large = cluster.worker("large", &["--slots", "1", "--cpu", "2"]).await;
+    let _large = cluster.worker("large", &["--slots", "2", "--cpu", "3"]).await;
     let job = cluster.reached(&waits, JobState::Running).await;
     assert_eq!(job.rejected_because, "");
 }

@@ -97,6 +97,9 @@ impl Brain {
     fn is_hopeless(&mut self, id: JobId) -> bool {
         let Some(entry) = self.jobs.get(&id) else { return false };
         let needs = Needs::of(&entry.job);
+        if planted(Defect::RejectedWhenBusy) {
+            return self.fleet.pick(&needs).is_none();
+        }
         !self.fleet.could_run(&needs) && !self.could_ever_provision(&needs)
     }
 

@@ -2,7 +2,8 @@
 
 use super::Needs;
 use crate::{
-    requirements::{Capability, Constraints, Isolation, Requirements, Taint, TaintEffect},
+    defect::{Defect, planted},
+    requirements::{Capability, Constraints, Isolation, Requirements, Taint, TaintEffect, Toleration},
     worker::{Capacity, Offer, WorkerInfo, WorkerRecord},
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -88,8 +89,8 @@ impl Traits {
     }
 
     /// The first taint that keeps a job off which tolerates no more than this.
-    fn repelled_by(&self, tolerations: &[crate::requirements::Toleration]) -> Option<&Taint> {
-        self.taints.iter().find(|taint| {
+    fn repelled_by(&self, tolerations: &[Toleration]) -> Option<&Taint> {
+        self.taints.iter().filter(|_| !planted(Defect::TaintIgnored)).find(|taint| {
             taint.effect == TaintEffect::NoSchedule && !tolerations.iter().any(|toleration| toleration.covers(taint))
         })
     }

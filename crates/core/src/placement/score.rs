@@ -99,7 +99,7 @@ fn capacity(asked: &Requirements, whole: &Capacity, free: &Capacity) -> u32 {
     asked.map(|(asked, whole, free)| share(CAPACITY, free.saturating_sub(asked), whole)).min().unwrap_or(CAPACITY)
 }
 
-pub(crate) fn load(whole: &Capacity, free: &Capacity) -> u32 {
+fn load(whole: &Capacity, free: &Capacity) -> u32 {
     share(LOAD, free.slots.into(), whole.slots.into())
 }
 
@@ -120,6 +120,11 @@ pub(crate) fn rank(strategy: Strategy, whole: &Capacity, free: &Capacity, held: 
         Strategy::LeastConnections => (held, 0),
         Strategy::ResourcePriority => (u64::MAX - free.cpu_millis, u64::MAX - free.memory_bytes),
     }
+}
+
+/// The load that a rank by [`Strategy::Smart`] stands for.
+pub(crate) fn load_of((rank, _): Rank) -> u32 {
+    LOAD - u32::try_from(rank).unwrap_or(LOAD).min(LOAD)
 }
 
 /// The points by which a strategy compares workers before it looks at their ranks.

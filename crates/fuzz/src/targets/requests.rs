@@ -207,6 +207,30 @@ fn take(input: &str, body: &[u8]) -> Result<(), String> {
         "RedeliverRequest" => {
             ok(convert::delivery_id("delivery_id", &decode::<v1::RedeliverRequest>(body)?.delivery_id).map(drop))
         }
+        "AddProviderRequest" => {
+            let spec = decode::<v1::AddProviderRequest>(body)?.spec.unwrap_or_default();
+            let record = convert::provider_from_wire(spec, Time(1)).map_err(|bad| bad.to_string())?;
+            _ = hodei_server::fleet::check_settings(&record);
+            Ok(())
+        }
+        "PutTemplateRequest" => {
+            let spec = decode::<v1::PutTemplateRequest>(body)?.spec.unwrap_or_default();
+            let template = convert::template_from_wire(spec).map_err(|bad| bad.to_string())?;
+            let again = convert::template_from_wire(convert::template_spec_to_wire(template.clone()));
+            assert_eq!(again, Ok(template));
+            Ok(())
+        }
+        "ListProvidersRequest" => decode::<v1::ListProvidersRequest>(body).map(drop),
+        "GetProviderRequest" => decode::<v1::GetProviderRequest>(body).map(drop),
+        "RemoveProviderRequest" => decode::<v1::RemoveProviderRequest>(body).map(drop),
+        "EnableProviderRequest" => decode::<v1::EnableProviderRequest>(body).map(drop),
+        "DisableProviderRequest" => decode::<v1::DisableProviderRequest>(body).map(drop),
+        "CheckProviderRequest" => decode::<v1::CheckProviderRequest>(body).map(drop),
+        "ListTemplatesRequest" => decode::<v1::ListTemplatesRequest>(body).map(drop),
+        "GetTemplateRequest" => decode::<v1::GetTemplateRequest>(body).map(drop),
+        "RemoveTemplateRequest" => decode::<v1::RemoveTemplateRequest>(body).map(drop),
+        "SetPoolRequest" => decode::<v1::SetPoolRequest>(body).map(drop),
+        "RestartTemplateRequest" => decode::<v1::RestartTemplateRequest>(body).map(drop),
         // A method that is added must be added here, too.
         other => panic!("no way to try {other}"),
     }

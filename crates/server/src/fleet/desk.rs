@@ -97,10 +97,8 @@ impl Desk {
         let clerk = Arc::clone(&self.clerk);
         match errand {
             Errand::Create { worker, origin } => {
-                let mut creating = lock(&self.clerk.creating);
-                if !creating.contains_key(&worker) {
-                    creating.insert(worker, self.tasks.spawn(clerk.create(worker, origin)));
-                }
+                let tasks = &mut self.tasks;
+                lock(&self.clerk.creating).entry(worker).or_insert_with(|| tasks.spawn(clerk.create(worker, origin)));
             }
             Errand::Destroy { worker, output, .. } => {
                 if lock(&self.clerk.destroying).insert(worker) {

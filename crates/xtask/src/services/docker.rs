@@ -21,7 +21,6 @@ const PROGRAM: &str = "dockerd";
 /// The engine, and the one program of the images.
 const PACKAGES: [&str; 2] = ["docker.io", "busybox-static"];
 const VARIABLE: &str = "HODEI_TEST_DOCKER";
-const IMAGE: &str = "HODEI_TEST_IMAGE";
 /// Of the paths that an engine makes below its folder this is about the longest that is a socket.
 const SOCKET_NAME: usize = 45;
 const START: Duration = Duration::from_secs(60);
@@ -31,9 +30,9 @@ const DRIVERS: [&str; 2] = ["overlay2", "vfs"];
 
 /// Almost nothing: one program under many names, and a variable. No /tmp, no users, no libraries.
 const IMAGES: [(&str, &[&str]); 2] = [
-    ("busybox", &["ENV COLOUR=blue", "ENV PATH=/bin", "CMD [\"/bin/false\"]"]),
+    ("hodei-test/busybox", &["ENV COLOUR=blue", "ENV PATH=/bin", "CMD [\"/bin/false\"]"]),
     // The same, for somebody who is not root.
-    ("nobody", &["ENV PATH=/bin", "USER 65534:65534"]),
+    ("hodei-test/nobody", &["ENV PATH=/bin", "USER 65534:65534"]),
 ];
 
 /// Stops the engine, which ends the containers, and removes what it leaves mounted.
@@ -77,7 +76,7 @@ impl Docker {
     }
 
     pub fn env(&self) -> Vec<(&'static str, String)> {
-        vec![(VARIABLE, format!("unix://{}", self.socket.display())), (IMAGE, image_name(IMAGES[0].0))]
+        vec![(VARIABLE, format!("unix://{}", self.socket.display()))]
     }
 
     fn run(&self, folder: &Path) -> Result<()> {
@@ -110,11 +109,10 @@ impl Docker {
     fn import_images(&self, folder: &Path) -> Result<()> {
         let files = files(folder)?;
         for (name, changes) in IMAGES {
-            let (repository, tag) = (format!("hodei-test/{name}"), "1");
             let changes: String = changes.iter().map(|change| format!("&changes={}", escape(change))).collect();
-            let path = format!("/images/create?fromSrc=-&repo={}&tag={tag}{changes}", escape(&repository));
+            let path = format!("/images/create?fromSrc=-&repo={}&tag=1{changes}", escape(name));
             let answer = self.ask("POST", &path, &files)?;
-            ensure!(!answer.contains("\"error\""), "the engine does not take the image {repository}: {answer}");
+            ensure!(!answer.contains("\"error\""), "the engine does not take the image {name}: {answer}");
         }
         Ok(())
     }
@@ -134,10 +132,6 @@ impl Docker {
         ensure!(status.starts_with('2'), "{method} {path}: {answer}");
         Ok(answer)
     }
-}
-
-fn image_name(name: &str) -> String {
-    format!("hodei-test/{name}:1")
 }
 
 fn engine(folder: &Path, socket: &Path, driver: &str) -> Result<Child> {

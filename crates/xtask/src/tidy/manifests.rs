@@ -22,8 +22,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("hodei-provider", &["hodei-core"]),
     ("hodei-sdk", &["hodei-api", "hodei-worker"]),
     ("hodei-server", &["hodei-core", "hodei-api", "hodei-store", "hodei-provider"]),
-    ("hodei", &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server", "hodei-sdk"]),
-    ("hodei-bench", &["hodei-api", "hodei-sdk"]),
+    (
+        "hodei",
+        &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server", "hodei-sdk", "hodei-provider"],
+    ),
+    ("hodei-bench", &["hodei-core", "hodei-api", "hodei-sdk"]),
     ("hodei-sim", &["hodei-core"]),
     ("hodei-chaos", &["hodei-api"]),
     ("hodei-fuzz", &["hodei-core", "hodei-api", "hodei-store", "hodei-worker", "hodei-server", "hodei"]),

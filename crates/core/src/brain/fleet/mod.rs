@@ -8,7 +8,7 @@ use crate::{
     placement::{
         Considered, Dropped, Filter, Needs, SchedulerSettings, Score, Strategy, Traits, Wishes,
         filters::too_much,
-        score::{CAPACITY, HISTORY, Rank, points, rank},
+        score::{CAPACITY, HISTORY, Rank, load_of, points, rank},
     },
     requirements::Requirements,
     template::Reuse,
@@ -280,7 +280,7 @@ impl Fleet {
 }
 
 /// How many that fit are looked at on one shelf, beginning with the first.
-const LOOK_AT: usize = 64;
+const LOOK_AT: usize = 16;
 
 /// The best worker of a shelf, if it is better than the best so far.
 fn pick_from(
@@ -292,8 +292,14 @@ fn pick_from(
     mut best: Option<Best>,
 ) -> Option<Best> {
     let threshold = u32::from(settings.threshold) * 100;
+    let smart = settings.strategy == Strategy::Smart;
     let mut looked_at = 0;
     for (rank, id) in shelf.open() {
+        // Those that follow are no less loaded, so this is the most that any of them can have.
+        let most = if smart { wishes.total() + CAPACITY + load_of(*rank) + HISTORY } else { u32::MAX };
+        if best.is_some_and(|best| best.points.0 > most) {
+            break;
+        }
         let Some(worker) = workers.get(id).filter(|worker| worker.free().fits(needs.requirements)) else { continue };
         let score = worker.score(needs, wishes);
         if score.total() < threshold {
@@ -302,10 +308,8 @@ fn pick_from(
         let candidate = Best { points: Reverse(points(settings.strategy, &score)), rank: *rank, worker: *id };
         best = Some(best.map_or(candidate, |best| best.min(candidate)));
         looked_at += 1;
-        // Those that follow are no less loaded, so this is the most that any of them can have.
-        let most = wishes.total() + CAPACITY + score.load + HISTORY;
-        let none_better = best.is_some_and(|best| best.points.0 >= most);
-        if settings.strategy != Strategy::Smart || none_better || looked_at == LOOK_AT {
+        // Of equals the one with the better rank is chosen, and it came first.
+        if !smart || looked_at == LOOK_AT || best.is_some_and(|best| best.points.0 >= most) {
             break;
         }
     }

@@ -2,6 +2,7 @@
 //! worker on it, and remembered for all jobs that ask the same: so a decision looks at few workers, however many there are.
 
 use crate::{
+    defect::{Defect, planted},
     id::WorkerId,
     placement::{Needs, Traits, Wishes, score::Rank},
     requirements::{Constraints, Requirements},
@@ -146,7 +147,9 @@ impl Shelves {
     }
 
     pub fn has_more_room(&mut self, spot: &Spot) {
-        if let Some(shelf) = self.all.get_mut(spot.shelf).and_then(Option::as_mut) {
+        if let Some(shelf) = self.all.get_mut(spot.shelf).and_then(Option::as_mut)
+            && !planted(Defect::RoomOverlooked)
+        {
             shelf.too_big = None;
         }
     }
@@ -203,14 +206,12 @@ fn kind_of<'a>(kinds: &'a mut HashMap<u64, Kind>, shelves: &BTreeMap<Arc<Traits>
     if kinds.len() >= KINDS && !kinds.contains_key(&hash) {
         kinds.clear();
     }
-    let find = || Kind {
-        task_type: needs.task_type.map(Arc::from),
-        constraints: constraints.clone(),
-        shelves: shelves
-            .iter()
-            .filter(|(traits, _)| traits.unmet(needs).is_none())
-            .map(|(traits, place)| (*place, Wishes::of(needs, traits)))
-            .collect(),
+    let find = || {
+        let passing = shelves.iter().filter(|(traits, _)| traits.unmet(needs).is_none());
+        let mut passing: Vec<_> = passing.map(|(traits, place)| (*place, Wishes::of(needs, traits))).collect();
+        // What is found on a good shelf makes it needless to look at worse ones.
+        passing.sort_by_key(|(_, wishes)| Reverse(wishes.total()));
+        Kind { task_type: needs.task_type.map(Arc::from), constraints: constraints.clone(), shelves: passing }
     };
     let kind = kinds.entry(hash).or_insert_with(find);
     // Two kinds with one hash take turns.

@@ -6,6 +6,7 @@ use crate::{
     id::WorkerId,
     job::{ClassId, Job},
     placement::Needs,
+    provider::ProviderKind,
     template::WorkerTemplate,
     worker::WorkerInfo,
 };
@@ -108,8 +109,22 @@ impl Brain {
         self.provisioning.could_ever(needs)
     }
 
+    /// The image that a job wants, where neither a worker is in it nor a provider could make one.
+    fn image_of_nobody<'j>(&self, job: &'j Job) -> Option<&'j str> {
+        let image = job.requirements.constraints.as_ref()?.image.as_ref()?;
+        let there = self.fleet.iter().any(|worker| worker.record.info.image.as_ref() == Some(image));
+        let mut providers = self.provisioning.providers.values();
+        let makes = providers.any(|it| it.record.kind == ProviderKind::Docker || it.capabilities.images);
+        (!there && !makes).then_some(image)
+    }
+
     /// Why a class waits although workers can be made, if they can.
     pub(in crate::brain) fn why_unmade(&self, job: &Job) -> Option<String> {
+        if let Some(image) = self.image_of_nobody(job) {
+            return Some(format!(
+                "no worker runs in the image {image}, and no provider makes such workers; add one: hodei provider add docker --kind docker"
+            ));
+        }
         let noted = self.provisioning.reasons.get(&job.class()).map(ToString::to_string);
         let unmade = || self.could_provision(&Needs::of(job)).err();
         let said = || unmade().map(|why| format!("no worker has room and none is made: {why}"));

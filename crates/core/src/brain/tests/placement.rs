@@ -346,7 +346,11 @@ proptest! {
         rig.schedule_by(SchedulerSettings { strategy: Strategy::ALL[strategy], ..SchedulerSettings::default() });
         let ids: Vec<WorkerId> =
             workers.iter().enumerate().map(|(n, info)| rig.worker_like(n as u128 + 1, info.clone())).collect();
-        for (spec, stays) in jobs {
+        let mut running = std::collections::VecDeque::new();
+        for (spec, one_ends) in jobs {
+            if one_ends && let Some(oldest) = running.pop_front() {
+                rig.succeed(oldest);
+            }
             let decision = rig.decide(&spec);
             let free: Vec<Capacity> = ids.iter().map(|id| rig.view(*id).free).collect();
             let can = |n: usize| may_run(&workers[n], &spec) && free[n].fits(&spec.requirements);
@@ -356,9 +360,7 @@ proptest! {
                     let n = ids.iter().position(|id| *id == run.worker).expect("known");
                     prop_assert!(can(n), "{:?} went to {:?}", spec, workers[n]);
                     prop_assert_eq!(decision.choice, Choice::Assign(run.worker));
-                    if !stays {
-                        rig.succeed(job);
-                    }
+                    running.push_back(job);
                 }
                 None => {
                     prop_assert!(!(0..ids.len()).any(can), "{:?} waits: {}", spec, decision.reason);

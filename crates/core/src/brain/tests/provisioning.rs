@@ -386,3 +386,14 @@ fn a_provider_that_is_removed_sees_its_workers_off() {
     assert_eq!(rig.server.brain.providers(), []);
     assert!(rig.server.store.kept.providers.is_empty());
 }
+
+#[test]
+fn a_job_in_an_image_that_nobody_makes_workers_for_says_what_would_help() {
+    let mut rig = Rig::with_provider(1);
+    let job = rig.enqueue(in_image("some"));
+    let reason = rig.server.brain.waiting_reason(&rig.job(job));
+    assert!(reason.contains("the image some") && reason.contains("hodei provider add"), "{reason}");
+    rig.add_provider("engine", 1, docker());
+    let reason = rig.server.brain.waiting_reason(&rig.job(job));
+    assert!(reason.contains("being made"), "{reason}");
+}
