@@ -12,6 +12,9 @@ use crate::{
 };
 use std::sync::Arc;
 
+/// While nobody makes more, so many classes are looked at, the best first, for what could make room for them.
+const LOOK_IN_VAIN: usize = 16;
+
 /// A worker that is on its way, and how many more jobs it has room for.
 struct Coming {
     info: WorkerInfo,
@@ -21,19 +24,17 @@ struct Coming {
 impl Brain {
     pub(super) fn meet_demand(&mut self) {
         self.provisioning.reasons.clear();
-        let able = |brain: &Self| {
-            let provisioning = &brain.provisioning;
-            provisioning.providers.values().any(|it| provisioning.why_not(it, brain.elapsed).is_none())
-        };
         let mut coming = self.coming();
         let mut passed = None;
-        while able(self)
+        let mut in_vain = 0;
+        while (in_vain < LOOK_IN_VAIN || self.somebody_makes_more())
             && let Some(head) = self.ready.head_after(passed)
         {
             passed = Some(head);
             let Some(job) = head.job.and_then(|id| self.jobs.get(&id)).map(|entry| entry.job.clone()) else { continue };
             let waiting = self.waiting_of(head.class, &job);
-            self.meet(head.class, &job, waiting, &mut coming);
+            let met = self.meet(head.class, &job, waiting, &mut coming);
+            in_vain += usize::from(!met);
         }
     }
 
@@ -57,8 +58,8 @@ impl Brain {
         coming.collect()
     }
 
-    /// Has workers made until all that wait have a place to come, or nobody makes more.
-    fn meet(&mut self, class: ClassId, job: &Job, waiting: u32, coming: &mut Vec<Coming>) {
+    /// Has workers made until all that wait have a place to come, or nobody makes more; says which.
+    fn meet(&mut self, class: ClassId, job: &Job, waiting: u32, coming: &mut Vec<Coming>) -> bool {
         let mut left = waiting;
         for worker in coming.iter_mut().filter(|worker| worker.slots > 0 && suits(&worker.info, &Needs::of(job))) {
             let taken = left.min(worker.slots);
@@ -68,6 +69,8 @@ impl Brain {
         while left > 0 {
             match self.provisioning.plan(&Needs::of(job), self.elapsed) {
                 Err(why) => {
+                    let crowded = self.provisioning.crowded_for(&Needs::of(job), self.elapsed);
+                    self.make_room(&crowded);
                     reason = reason.or(Some(format!("no worker has room and none is made: {why}")));
                     break;
                 }
@@ -81,6 +84,12 @@ impl Brain {
         if let Some(reason) = reason {
             self.provisioning.reasons.insert(class, reason.into());
         }
+        left == 0
+    }
+
+    fn somebody_makes_more(&self) -> bool {
+        let provisioning = &self.provisioning;
+        provisioning.providers.values().any(|it| provisioning.why_not(it, self.elapsed).is_none())
     }
 
     /// How many are left without a place once this worker is there.
