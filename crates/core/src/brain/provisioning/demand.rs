@@ -68,10 +68,9 @@ impl Brain {
         let mut reason = (left < waiting).then(|| "a worker is being made".to_owned());
         while left > 0 {
             match self.provisioning.plan(&Needs::of(job), self.elapsed) {
-                Err(why) => {
+                Err(_) => {
                     let crowded = self.provisioning.crowded_for(&Needs::of(job), self.elapsed);
                     self.make_room(&crowded);
-                    reason = reason.or(Some(format!("no worker has room and none is made: {why}")));
                     break;
                 }
                 Ok((template, provider)) => {
@@ -118,25 +117,27 @@ impl Brain {
         self.provisioning.could_ever(needs)
     }
 
+    /// Why no worker is made for such a job, if some could be or an image is missing.
+    pub(in crate::brain) fn why_unmade(&self, needs: &Needs) -> Option<String> {
+        match self.image_of_nobody(needs) {
+            Some(_) => {
+                Some("no provider makes such workers; add one: hodei provider add docker --kind docker".to_owned())
+            }
+            None => self.could_provision(needs).err().filter(|_| self.makes_workers()),
+        }
+    }
+
     /// The image that a job wants, where neither a worker is in it nor a provider could make one.
-    fn image_of_nobody<'j>(&self, job: &'j Job) -> Option<&'j str> {
-        let image = job.requirements.constraints.as_ref()?.image.as_ref()?;
+    fn image_of_nobody<'n>(&self, needs: &Needs<'n>) -> Option<&'n str> {
+        let image = needs.requirements.constraints.as_ref()?.image.as_ref()?;
         let there = self.fleet.iter().any(|worker| worker.record.info.image.as_ref() == Some(image));
         let mut providers = self.provisioning.providers.values();
         let makes = providers.any(|it| it.record.kind == ProviderKind::Docker || it.capabilities.images);
         (!there && !makes).then_some(image)
     }
 
-    /// Why a class waits although workers can be made, if they can.
-    pub(in crate::brain) fn why_unmade(&self, job: &Job) -> Option<String> {
-        if let Some(image) = self.image_of_nobody(job) {
-            return Some(format!(
-                "no worker runs in the image {image}, and no provider makes such workers; add one: hodei provider add docker --kind docker"
-            ));
-        }
-        let noted = self.provisioning.reasons.get(&job.class()).map(ToString::to_string);
-        let unmade = || self.could_provision(&Needs::of(job)).err();
-        let said = || unmade().map(|why| format!("no worker has room and none is made: {why}"));
-        if self.makes_workers() { noted.or_else(said) } else { None }
+    /// Whether a worker is on its way for jobs of this class, in words.
+    pub(in crate::brain) fn what_is_made(&self, class: ClassId) -> Option<String> {
+        self.provisioning.reasons.get(&class).map(ToString::to_string)
     }
 }
