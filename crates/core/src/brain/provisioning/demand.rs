@@ -120,9 +120,9 @@ impl Brain {
     /// Why no worker is made for such a job, if some could be or an image is missing.
     pub(in crate::brain) fn why_unmade(&self, needs: &Needs) -> Option<String> {
         match self.image_of_nobody(needs) {
-            Some(_) => {
-                Some("no provider makes such workers; add one: hodei provider add docker --kind docker".to_owned())
-            }
+            Some(image) => Some(format!(
+                "no provider makes workers in the image {image}; add one: hodei provider add docker --kind docker"
+            )),
             None => self.could_provision(needs).err().filter(|_| self.makes_workers()),
         }
     }
