@@ -93,7 +93,7 @@ impl Schema {
 
     /// Good messages of this type: enough that every way to choose in its parts is among them.
     pub fn good(&self, name: &str, words: &Words, rng: &mut Rng) -> Vec<Vec<u8>> {
-        (0..48).map(|_| Writer { schema: self, words, wild: false, excess: false }.message(name, 0, rng)).collect()
+        (0..96).map(|_| Writer { schema: self, words, wild: false, excess: false }.message(name, 0, rng)).collect()
     }
 
     /// A message that has the right shape, and more or less the right contents.
