@@ -18,7 +18,6 @@ use utoipa::ToSchema;
 /// A kind of workers, and how many there are.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Template {
-    #[serde(flatten)]
     spec: fleet::Template,
     /// Workers that are being made, stand ready with nothing to do, and run jobs.
     coming: i32,
