@@ -100,7 +100,7 @@ pub async fn remove(rest: Rest, Path(name): Path<String>, Query(NoQuery): Query<
 #[serde(deny_unknown_fields)]
 pub struct Pool {
     /// How many stand ready with nothing to do.
-    #[schema(minimum = 0)]
+    #[schema(minimum = 0, maximum = 1000)]
     warm: i32,
 }
 
