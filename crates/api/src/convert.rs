@@ -18,6 +18,7 @@ pub use jobs::{
 };
 pub use providers::{
     fleet_name, provider_from_wire, provider_to_wire, template_from_wire, template_spec_to_wire, template_to_wire,
+    warm_from_wire,
 };
 pub use queues::{
     dead_letter_to_wire, failure_kind, fingerprint_from_wire, fingerprint_to_wire, letter_place, letter_token,

@@ -62,7 +62,7 @@ found! {
     a_key_that_is_forgotten: KeyForgotten breaks SlotsAndLimits | EveryWaitHasAReason;
     a_start_that_does_not_count: StartNotCounted breaks SlotsAndLimits;
     a_pause_that_is_forgotten: PauseForgotten breaks PausesHold | EveryWaitHasAReason;
-    a_resume_that_lets_nothing_go: ResumeForgotten breaks EveryWaitHasAReason;
+    a_resume_that_lets_nothing_go: ResumeForgotten breaks EveryWaitHasAReason | StrictOrder;
     a_block_that_counts: BlockCounted breaks AttemptsAreCounted;
     a_block_that_waits_for_nothing: BlockIgnored breaks BlockedUntilResumed;
     a_taint_that_keeps_nothing_off: TaintIgnored breaks SlotsAndLimits;

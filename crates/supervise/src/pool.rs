@@ -100,6 +100,11 @@ impl<K: Ord + Clone> Pool<K> {
         self.limits.warm.min(self.limits.capacity).saturating_sub(self.idle.len())
     }
 
+    /// Each with the time since which it is idle.
+    pub fn since(&self) -> impl Iterator<Item = (&K, Duration)> {
+        self.idle.iter().map(|(key, since)| (key, *since))
+    }
+
     pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.idle.keys()
     }

@@ -103,6 +103,17 @@ fn provider_capabilities_to_wire(capabilities: ProviderCapabilities) -> v1::Prov
     }
 }
 
+/// Each of them is a worker that exists.
+const MOST_WARM: i32 = 1000;
+
+/// How many stand ready.
+pub fn warm_from_wire(warm: i32) -> Result<u32, Invalid> {
+    match u32::try_from(warm) {
+        Ok(count) if warm <= MOST_WARM => Ok(count),
+        _ => Err(Invalid::new("warm", format!("must be between 0 and {MOST_WARM}"))),
+    }
+}
+
 pub fn template_from_wire(wire: v1::TemplateSpec) -> Result<WorkerTemplate, Invalid> {
     let reuse = match wire.reuse.as_str() {
         "" => Reuse::default(),
@@ -129,7 +140,7 @@ pub fn template_from_wire(wire: v1::TemplateSpec) -> Result<WorkerTemplate, Inva
         network: some_text("network", &wire.network)?.map(|network| network.to_string()),
         reuse,
         sla: if wire.sla.is_empty() { Sla::default() } else { Sla::parse(&wire.sla).map_err(bad_sla)? },
-        warm: u32::try_from(wire.warm).map_err(|_| Invalid::new("warm", "must not be negative"))?,
+        warm: warm_from_wire(wire.warm)?,
         max_lifetime: length("max_lifetime_ms", wire.max_lifetime_ms)?,
         ..WorkerTemplate::default()
     };

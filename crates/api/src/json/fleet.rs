@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 #[serde(default, deny_unknown_fields)]
 pub struct Template {
     #[serde(skip_serializing_if = "String::is_empty")]
-    #[cfg_attr(feature = "schema", schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"))]
+    #[cfg_attr(feature = "schema", schema(pattern = "^([A-Za-z0-9][A-Za-z0-9._-]{0,62})?$"))]
     pub name: String,
     /// The providers that may make it; any that can when empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -50,7 +50,7 @@ pub struct Template {
     #[cfg_attr(feature = "schema", schema(pattern = "^(never|idle)?$"))]
     pub reuse: String,
     /// How many stand ready with nothing to do.
-    #[cfg_attr(feature = "schema", schema(minimum = 0))]
+    #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 1000))]
     pub warm: i32,
     /// One with nothing to do goes after this long.
     #[serde(skip_serializing_if = "Option::is_none")]

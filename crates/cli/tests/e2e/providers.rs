@@ -4,7 +4,7 @@ use crate::{
     client::{lines, shell},
     cluster::Cluster,
     postgres::setting,
-    process::{HODEI, is_alive, numbers, until_true},
+    process::{HODEI, is_alive, numbers, until, until_true},
 };
 use hodei_api::v1::JobState;
 use hodei_core::id::WorkerId;
@@ -121,10 +121,13 @@ async fn an_image_that_knows_nothing_of_hodei_runs_jobs() {
     for job in futures::future::join_all(orphans).await {
         assert_eq!(cluster.ended(&job).await.state(), JobState::Succeeded);
     }
-    let count =
-        cluster.queue(shell("grep -c ') Z ' /proc/[0-9]*/stat | grep -c ':1$'; ps | grep -c '[s]leep'; true")).await;
-    cluster.ended(&count).await;
-    assert_eq!(lines(&cluster.log(&count).await), ["0", "0"]);
+    let left = "grep -c ') Z ' /proc/[0-9]*/stat | grep -c ':1$'; ps | grep -c '[s]leep'; true";
+    until("nothing is left of the orphans", || async {
+        let count = cluster.queue(shell(left)).await;
+        cluster.ended(&count).await;
+        (lines(&cluster.log(&count).await) == ["0", "0"]).then_some(())
+    })
+    .await;
     provider.destroy_worker(worker).await.expect("removed");
     assert_eq!(provider.list().await.expect("a list"), []);
 }

@@ -9,7 +9,7 @@ use hodei_api::v1::{self, JobState};
 use hodei_sdk::json;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::time::{Duration, Instant};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 use tonic::Streaming;
 
@@ -118,11 +118,17 @@ impl News {
     }
 }
 
-/// Replacements come so long after the failure, and then as fast as Python starts.
+/// By the clock of the worker, which is also ours: how long an event is on its way to us says nothing.
+fn since(moment: SystemTime, event: &v1::Event) -> i64 {
+    let moment = moment.duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
+    event.at_ms - i64::try_from(moment).expect("before the year 292 million")
+}
+
+/// Replacements come so long after the failure, and then as fast as Python starts on a busy machine.
 #[track_caller]
 fn check_wait(failed: &v1::Event, replaced: &v1::Event, seconds: i64) {
     let waited = replaced.at_ms - failed.at_ms;
-    let most = seconds * 1000 + 2500;
+    let most = seconds * 1000 + 6000;
     assert!((seconds * 1000..most).contains(&waited), "replaced after {waited} ms, not {seconds} s");
 }
 
@@ -148,10 +154,10 @@ async fn a_critical_process_is_replaced_three_times_and_then_given_up_until_a_pe
     for (n, wait) in [1, 2, 4].into_iter().enumerate() {
         let pid = cluster.pid("frail", n).await;
         assert_eq!(result(&cluster.run_task("frail").await), json!(pid));
-        let killed = Instant::now();
+        let killed = SystemTime::now();
         signal(pid, Signal::KILL);
         let crashed = news.expect("frail", "worker_crashed").await;
-        assert!(killed.elapsed() < Duration::from_secs(1), "noticed after {:?}", killed.elapsed());
+        assert!(since(killed, &crashed) < 1000, "noticed after {} ms", since(killed, &crashed));
         assert!(crashed.detail.contains("killed by signal 9"), "{crashed:?}");
         assert_eq!(crashed.subject, worker.id);
         let replaced = news.expect("frail", "worker_replaced").await;
@@ -270,12 +276,12 @@ async fn a_stopped_process_hangs_after_three_heartbeats_and_best_effort_is_never
     let mut news = cluster.news().await;
     let pid = cluster.pid("watched", 0).await;
     assert_eq!(result(&cluster.run_task("watched").await), json!(pid));
-    let stopped = Instant::now();
+    let stopped = SystemTime::now();
     signal(pid, Signal::STOP);
     let hanging = news.expect("watched", "worker_hanging").await;
     // Its last heartbeat was up to one before the stop.
-    let noticed = stopped.elapsed();
-    assert!((2000..3800).contains(&noticed.as_millis()), "noticed after {noticed:?}");
+    let noticed = since(stopped, &hanging);
+    assert!((1990..4500).contains(&noticed), "noticed after {noticed} ms");
     assert!(hanging.detail.contains("no heartbeat for 3s"), "{hanging:?}");
     let replaced = news.expect("watched", "worker_replaced").await;
     check_wait(&hanging, &replaced, 1);

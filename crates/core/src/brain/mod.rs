@@ -366,9 +366,9 @@ impl Brain {
             State::Blocked { reason, .. } => format!("waits to be resumed: {reason}"),
             State::Scheduled { .. } => "its worker has not started it yet".into(),
             State::Pending { .. } => {
-                let no_worker = || self.fleet.why_wait(&Needs::of(job));
                 let held = self.why_held(&job.queue, job.concurrency());
-                held.or_else(|| self.why_unmade(job)).unwrap_or_else(no_worker)
+                let made = || self.what_is_made(job.class());
+                held.or_else(made).unwrap_or_else(|| self.why_unplaced(&Needs::of(job)))
             }
             _ => String::new(),
         }

@@ -172,8 +172,16 @@ impl Brain {
             Err(_) if closed && !self.fleet.can_run(needs) && !self.could_ever_provision(needs) => {
                 (Choice::Reject, format!("the fleet is closed and {why}"))
             }
-            Err(unmade) if self.makes_workers() => (Choice::Enqueue, format!("{why}, and none is made: {unmade}")),
-            Err(_) => (Choice::Enqueue, why),
+            Err(_) => (Choice::Enqueue, self.why_unplaced(needs)),
+        }
+    }
+
+    /// Why such a job has no worker, and why none is made for it.
+    pub(super) fn why_unplaced(&self, needs: &Needs) -> String {
+        let why = self.fleet.why_wait(needs);
+        match self.why_unmade(needs) {
+            Some(unmade) => format!("{why}, and none is made: {unmade}"),
+            None => why,
         }
     }
 

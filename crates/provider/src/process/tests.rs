@@ -97,7 +97,15 @@ async fn made(rig: &ProcessRig) -> Order {
 async fn the_servers_secrets_stay_with_the_server() {
     let Some(rig) = ProcessRig::start() else { return };
     let order = made(&rig).await;
-    let environment = fs::read(format!("/proc/{}/environ", rig.pid(order.worker).as_raw_nonzero())).unwrap();
+    // It is empty for as long as the kernel loads the program.
+    let path = format!("/proc/{}/environ", rig.pid(order.worker).as_raw_nonzero());
+    let environment = loop {
+        let read = fs::read(&path).unwrap();
+        if !read.is_empty() {
+            break read;
+        }
+        tokio::task::yield_now().await;
+    };
     let names: Vec<String> = environment
         .split(|byte| *byte == 0)
         .filter_map(|pair| Some(String::from_utf8_lossy(pair).split_once('=')?.0.to_owned()))

@@ -2,6 +2,7 @@
 
 use super::{Calls, Problem};
 use crate::fleet;
+use hodei_api::convert;
 use hodei_core::{
     brain::{Answer, Input, ProviderOrder, ProviderView, TemplateOrder, TemplateView},
     provider::ProviderRecord,
@@ -71,7 +72,7 @@ impl Calls {
     }
 
     pub async fn set_pool(&self, name: &str, warm: i32) -> Result<TemplateView, Problem> {
-        let warm = u32::try_from(warm).map_err(|_| Invalid::new("warm", "must not be negative"))?;
+        let warm = convert::warm_from_wire(warm)?;
         self.set_template(name, TemplateOrder::Warm(warm)).await
     }
 

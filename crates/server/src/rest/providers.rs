@@ -16,7 +16,6 @@ use utoipa::ToSchema;
 /// Somebody who makes workers, and how it fares.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Provider {
-    #[serde(flatten)]
     spec: fleet::Provider,
     enabled: bool,
     /// healthy, degraded, unhealthy or unknown.

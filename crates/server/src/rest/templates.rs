@@ -18,7 +18,6 @@ use utoipa::ToSchema;
 /// A kind of workers, and how many there are.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Template {
-    #[serde(flatten)]
     spec: fleet::Template,
     /// Workers that are being made, stand ready with nothing to do, and run jobs.
     coming: i32,
@@ -101,7 +100,7 @@ pub async fn remove(rest: Rest, Path(name): Path<String>, Query(NoQuery): Query<
 #[serde(deny_unknown_fields)]
 pub struct Pool {
     /// How many stand ready with nothing to do.
-    #[schema(minimum = 0)]
+    #[schema(minimum = 0, maximum = 1000)]
     warm: i32,
 }
 

@@ -247,6 +247,7 @@ fn is_given_away(failure: &Failure) -> bool {
         && failure.message != OF_ITSELF
 }
 
+const NONE_IS_MADE: &str = ", and none is made: ";
 const OF_ITSELF: &str = "its worker agent died";
 const CAME_BACK: &str = "its worker came back without it";
 const NOBODY_ASKED: &str = "stopped by its worker although nobody asked for it";
@@ -493,8 +494,10 @@ impl World {
             return true_words;
         }
         match words {
-            words if words.starts_with("a worker is being made") || words.starts_with("no worker has room") => {
-                self.makes_workers()
+            words if words.starts_with("a worker is being made") => self.makes_workers(),
+            words if words.contains(NONE_IS_MADE) => {
+                let (why, unmade) = words.split_once(NONE_IS_MADE).unwrap_or_default();
+                (self.makes_workers() || unmade.starts_with("no provider makes")) && self.is_true(why, needs)
             }
             "no connected worker runs processes" => needs.task_type.is_none() && offering().next().is_none(),
             words if words.starts_with("no connected worker handles tasks") => {

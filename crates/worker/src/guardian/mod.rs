@@ -33,18 +33,21 @@ use slot::Slot;
 use std::{
     fs::File,
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
 /// No lease has been set yet.
 const NO_DEADLINE: u64 = u64::MAX;
 const REAP_EVERY_MS: u64 = 20;
 const REAP_FOR_MS: u64 = 500;
+const FORMER_GUARDIAN: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// Every lease is over.
 const LONG_AGO: u64 = 0;
 /// Wait only for children of the calling thread. The main thread's are orphans that were handed to it; a job's main
@@ -66,6 +69,7 @@ pub fn run(control: OwnedFd) -> io::Result<()> {
     _ = rustix::process::setsid();
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let Some((Control::Init(init), _)) = message::receive(&control, &mut [0; INLINE])? else { return Ok(()) };
+    let _alone = wait_for_former_guardian(&init.scratch)?;
     let groups = Groups::detect(init.worker, init.pids_limit, init.mechanism);
     clear_former_life(&groups, &init);
     message::send(&control, &Ready(groups.isolation()), &[])?;
@@ -73,6 +77,17 @@ pub fn run(control: OwnedFd) -> io::Result<()> {
     let served = guardian.serve();
     guardian.end();
     served
+}
+
+/// Both would use the same groups, and the one that ends removes them under the other. One that is stopped is not waited
+/// for longer than this: what it left is ended all the same. The lock goes with the process that holds it.
+fn wait_for_former_guardian(scratch: &Path) -> io::Result<File> {
+    let lock = File::options().create(true).truncate(false).write(true).open(scratch.with_extension("lock"))?;
+    let until = Instant::now() + FORMER_GUARDIAN;
+    while lock.try_lock().is_err() && Instant::now() < until {
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    Ok(lock)
 }
 
 fn clear_former_life(groups: &Groups, init: &Init) {

@@ -60,16 +60,37 @@ impl Provisioning {
         best.map(|provider| Arc::clone(&provider.record.name)).ok_or_else(none)
     }
 
+    /// The providers that would make such a worker if they had not made others.
+    pub fn crowded(&self, template: &WorkerTemplate, now: Elapsed) -> Vec<Arc<str>> {
+        let named = |name: &Arc<str>| template.providers.is_empty() || template.providers.contains(name);
+        let would = |it: &&Provider| {
+            named(&it.record.name)
+                && self.why_not_ask(it, now).is_none()
+                && self.is_full(it)
+                && self.why_not_this(it, template, now).is_none()
+        };
+        self.providers.values().filter(would).map(|it| Arc::clone(&it.record.name)).collect()
+    }
+
+    fn is_full(&self, provider: &Provider) -> bool {
+        self.workers_of(&provider.record.name) >= provider.record.cap
+    }
+
     /// What keeps a provider from being asked for anything, in words that follow its name.
     pub(super) fn why_not(&self, provider: &Provider, now: Elapsed) -> Option<String> {
+        let full = || self.is_full(provider).then(|| format!("is at its cap of {} workers", provider.record.cap));
+        self.why_not_ask(provider, now).or_else(full)
+    }
+
+    fn why_not_ask(&self, provider: &Provider, now: Elapsed) -> Option<String> {
         let record = &provider.record;
-        let of_it = self.made.values().filter(|made| made.provider == record.name);
+        let mut of_it = self.made.values().filter(|made| made.provider == record.name);
         match &provider.hold {
             _ if record.leaving => return Some("is being removed".into()),
             _ if !record.enabled => return Some("is disabled".into()),
             Some(hold) if hold.holds(now) => return Some(format!("failed: {}", hold.why)),
             // One try tells whether it works again.
-            Some(hold) if of_it.clone().any(|made| made.is_coming()) => {
+            Some(hold) if of_it.any(|made| made.is_coming()) => {
                 return Some(format!("is being tried again after it failed: {}", hold.why));
             }
             _ => {}
@@ -77,7 +98,6 @@ impl Provisioning {
         match &provider.health {
             ProviderHealth::Unknown => Some("has not been asked yet how it is".into()),
             ProviderHealth::Unhealthy(why) => Some(format!("is unhealthy: {why}")),
-            _ if of_it.count() >= record.cap as usize => Some(format!("is at its cap of {} workers", record.cap)),
             _ => None,
         }
     }
@@ -102,6 +122,16 @@ impl Provisioning {
                 let after = |it: &&Provider| Some(&it.record.name) > self.last.as_ref();
                 able.clone().find(after).or_else(|| able.clone().next())
             }
+        }
+    }
+
+    /// Of those who make what such a job needs and have made too many others, each with the template.
+    pub fn crowded_for(&self, needs: &Needs, now: Elapsed) -> Vec<Arc<str>> {
+        let described = self.templates.values().filter(|template| suits(&info_of(template), needs));
+        let described: Vec<&Arc<WorkerTemplate>> = described.collect();
+        match on_demand(needs).filter(|_| described.is_empty()) {
+            Some(template) => self.crowded(&self.with_isolation(template, needs.requirements), now),
+            None => described.into_iter().flat_map(|template| self.crowded(template, now)).collect(),
         }
     }
 

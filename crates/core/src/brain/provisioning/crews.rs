@@ -125,6 +125,12 @@ impl Crew {
         self.seats.iter().filter(is_open).map(|(seat, _)| *seat).collect()
     }
 
+    /// Those with nothing to do that have no place in the warm pool, and since when.
+    fn spare(&self) -> Vec<(WorkerId, std::time::Duration)> {
+        let seated = |id: &WorkerId| self.seats.values().any(|seat| seat.worker == Some(*id));
+        self.swarm.pool().since().filter(|(id, _)| !seated(id)).map(|(id, since)| (*id, since)).collect()
+    }
+
     /// It has connected.
     pub fn up(&mut self, worker: WorkerId, now: Elapsed) {
         let at = since_origin(now);
@@ -267,10 +273,25 @@ impl Brain {
                     crew.supervisor.up(&seat, since_origin(now));
                     continue;
                 }
-                let Ok(provider) = self.provisioning.pick(&template, None, now) else { break };
+                let Ok(provider) = self.provisioning.pick(&template, None, now) else {
+                    let crowded = self.provisioning.crowded(&template, now);
+                    self.make_room(&crowded);
+                    break;
+                };
                 let worker = self.ask_for(&template, &provider, None);
                 self.provisioning.crew(&template).sit(seat, worker);
             }
+        }
+    }
+
+    /// One that stands about beyond what is promised gives way to one that is needed.
+    pub(super) fn make_room(&mut self, crowded: &[Arc<str>]) {
+        let provisioning = &self.provisioning;
+        let spare = provisioning.crews.values().flat_map(Crew::spare);
+        let of_it = |id: &WorkerId| provisioning.made.get(id).is_some_and(|made| crowded.contains(&made.provider));
+        let goes = spare.into_iter().filter(|(id, _)| of_it(id)).min_by_key(|(_, since)| *since);
+        if let Some((worker, _)) = goes {
+            self.terminate(worker, "gives way to one that is needed");
         }
     }
 

@@ -12,6 +12,9 @@ use crate::{
 };
 use std::sync::Arc;
 
+/// While nobody makes more, so many classes are looked at, the best first, for what could make room for them.
+const LOOK_IN_VAIN: usize = 16;
+
 /// A worker that is on its way, and how many more jobs it has room for.
 struct Coming {
     info: WorkerInfo,
@@ -21,19 +24,17 @@ struct Coming {
 impl Brain {
     pub(super) fn meet_demand(&mut self) {
         self.provisioning.reasons.clear();
-        let able = |brain: &Self| {
-            let provisioning = &brain.provisioning;
-            provisioning.providers.values().any(|it| provisioning.why_not(it, brain.elapsed).is_none())
-        };
         let mut coming = self.coming();
         let mut passed = None;
-        while able(self)
+        let mut in_vain = 0;
+        while (in_vain < LOOK_IN_VAIN || self.somebody_makes_more())
             && let Some(head) = self.ready.head_after(passed)
         {
             passed = Some(head);
             let Some(job) = head.job.and_then(|id| self.jobs.get(&id)).map(|entry| entry.job.clone()) else { continue };
             let waiting = self.waiting_of(head.class, &job);
-            self.meet(head.class, &job, waiting, &mut coming);
+            let met = self.meet(head.class, &job, waiting, &mut coming);
+            in_vain += usize::from(!met);
         }
     }
 
@@ -57,8 +58,8 @@ impl Brain {
         coming.collect()
     }
 
-    /// Has workers made until all that wait have a place to come, or nobody makes more.
-    fn meet(&mut self, class: ClassId, job: &Job, waiting: u32, coming: &mut Vec<Coming>) {
+    /// Has workers made until all that wait have a place to come, or nobody makes more; says which.
+    fn meet(&mut self, class: ClassId, job: &Job, waiting: u32, coming: &mut Vec<Coming>) -> bool {
         let mut left = waiting;
         for worker in coming.iter_mut().filter(|worker| worker.slots > 0 && suits(&worker.info, &Needs::of(job))) {
             let taken = left.min(worker.slots);
@@ -67,8 +68,9 @@ impl Brain {
         let mut reason = (left < waiting).then(|| "a worker is being made".to_owned());
         while left > 0 {
             match self.provisioning.plan(&Needs::of(job), self.elapsed) {
-                Err(why) => {
-                    reason = reason.or(Some(format!("no worker has room and none is made: {why}")));
+                Err(_) => {
+                    let crowded = self.provisioning.crowded_for(&Needs::of(job), self.elapsed);
+                    self.make_room(&crowded);
                     break;
                 }
                 Ok((template, provider)) => {
@@ -81,6 +83,12 @@ impl Brain {
         if let Some(reason) = reason {
             self.provisioning.reasons.insert(class, reason.into());
         }
+        left == 0
+    }
+
+    fn somebody_makes_more(&self) -> bool {
+        let provisioning = &self.provisioning;
+        provisioning.providers.values().any(|it| provisioning.why_not(it, self.elapsed).is_none())
     }
 
     /// How many are left without a place once this worker is there.
@@ -109,25 +117,27 @@ impl Brain {
         self.provisioning.could_ever(needs)
     }
 
+    /// Why no worker is made for such a job, if some could be or an image is missing.
+    pub(in crate::brain) fn why_unmade(&self, needs: &Needs) -> Option<String> {
+        match self.image_of_nobody(needs) {
+            Some(image) => Some(format!(
+                "no provider makes workers in the image {image}; add one: hodei provider add docker --kind docker"
+            )),
+            None => self.could_provision(needs).err().filter(|_| self.makes_workers()),
+        }
+    }
+
     /// The image that a job wants, where neither a worker is in it nor a provider could make one.
-    fn image_of_nobody<'j>(&self, job: &'j Job) -> Option<&'j str> {
-        let image = job.requirements.constraints.as_ref()?.image.as_ref()?;
+    fn image_of_nobody<'n>(&self, needs: &Needs<'n>) -> Option<&'n str> {
+        let image = needs.requirements.constraints.as_ref()?.image.as_ref()?;
         let there = self.fleet.iter().any(|worker| worker.record.info.image.as_ref() == Some(image));
         let mut providers = self.provisioning.providers.values();
         let makes = providers.any(|it| it.record.kind == ProviderKind::Docker || it.capabilities.images);
         (!there && !makes).then_some(image)
     }
 
-    /// Why a class waits although workers can be made, if they can.
-    pub(in crate::brain) fn why_unmade(&self, job: &Job) -> Option<String> {
-        if let Some(image) = self.image_of_nobody(job) {
-            return Some(format!(
-                "no worker runs in the image {image}, and no provider makes such workers; add one: hodei provider add docker --kind docker"
-            ));
-        }
-        let noted = self.provisioning.reasons.get(&job.class()).map(ToString::to_string);
-        let unmade = || self.could_provision(&Needs::of(job)).err();
-        let said = || unmade().map(|why| format!("no worker has room and none is made: {why}"));
-        if self.makes_workers() { noted.or_else(said) } else { None }
+    /// Whether a worker is on its way for jobs of this class, in words.
+    pub(in crate::brain) fn what_is_made(&self, class: ClassId) -> Option<String> {
+        self.provisioning.reasons.get(&class).map(ToString::to_string)
     }
 }

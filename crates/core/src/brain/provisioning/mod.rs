@@ -45,7 +45,7 @@ pub(super) struct Provisioning {
     crews: BTreeMap<Arc<str>, Crew>,
     /// Templates that some provider could not make a worker of just now.
     holds: BTreeMap<(Arc<str>, Arc<str>), Hold>,
-    /// Why classes wait although workers can be made, as of the last look.
+    /// What is being made for classes that wait, as of the last look.
     reasons: BTreeMap<ClassId, Arc<str>>,
     /// Something changed that may want workers to be made or to go.
     stirred: bool,

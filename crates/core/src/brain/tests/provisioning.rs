@@ -354,6 +354,32 @@ fn a_pool_whose_workers_keep_failing_is_given_up_until_a_person_asks() {
 }
 
 #[test]
+fn one_that_stands_about_gives_way_to_one_that_is_needed() {
+    let mut rig = Rig::new();
+    rig.add_provider("engine", 1, docker());
+    let first = rig.enqueue(in_image("a"));
+    let a = rig.creates()[0].0;
+    rig.put_template(WorkerTemplate { image: Some("b".into()), ..template("b") });
+    rig.comes_up(a);
+    let second = rig.enqueue(in_image("b"));
+    assert_eq!((rig.creates(), rig.destroys()), (vec![], vec![]), "it works");
+    rig.succeed(first);
+    assert_eq!(rig.destroys(), [(a, false)], "did its one job");
+    rig.destroyed(a);
+    let b = rig.creates()[0].0;
+    rig.comes_up(b);
+    rig.succeed(second);
+    rig.beats(&[b], Millis::seconds(5));
+    assert_eq!(rig.destroys(), [], "it may be needed again");
+    let third = rig.enqueue(in_image("c"));
+    assert_eq!(rig.destroys(), [(b, false)], "and makes room for another");
+    rig.destroyed(b);
+    let c = rig.creates()[0].0;
+    rig.comes_up(c);
+    assert_eq!(rig.state(third), StateKind::Scheduled);
+}
+
+#[test]
 fn one_that_hangs_is_replaced_after_three_heartbeats() {
     let mut rig = Rig::with_provider(4);
     rig.put_template(WorkerTemplate { warm: 1, sla: Sla::Critical, ..template("detector") });
