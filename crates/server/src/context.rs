@@ -133,6 +133,15 @@ async fn left(store: &dyn Store, ended: &Mutex<Ended>, named: IdSet<JobId>) -> R
     Ok(found)
 }
 
+/// What these jobs depend on, as far as they are stored.
+pub async fn dependencies_of(store: &dyn Store, jobs: IdSet<JobId>) -> Result<Vec<(JobId, Vec<JobId>)>, StoreError> {
+    if jobs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let payloads = store.payloads(jobs.into_iter().collect()).await?;
+    Ok(payloads.into_iter().map(|(job, payload)| (job, dependencies(&payload))).collect())
+}
+
 fn dependencies(payload: &[u8]) -> Vec<JobId> {
     let spec = v1::JobSpec::decode(payload).unwrap_or_default();
     spec.depends_on.iter().filter_map(|id| convert::job_id(id).ok()).collect()

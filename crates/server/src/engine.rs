@@ -8,7 +8,7 @@ mod load;
 use crate::{
     access::{self, Access},
     clock,
-    context::Ended,
+    context::{self, Ended},
     dispatch::{self, Links, Parcel, Parcels, Payloads},
     events::Events,
     fleet::{Errand, Fleet},
@@ -553,7 +553,7 @@ impl Loop {
 
     async fn facts(&mut self, inputs: &[Input]) -> Result<Facts, StoreError> {
         let (mut jobs, mut keys, mut awaited) = (IdSet::default(), HashSet::new(), IdSet::default());
-        let mut executions = Vec::new();
+        let (mut executions, mut dependents) = (Vec::new(), IdSet::default());
         for input in inputs {
             if let Input::Connect { worker, hello, .. } = input {
                 let named = hello.held.iter().chain(&hello.ended);
@@ -563,17 +563,22 @@ impl Loop {
             jobs.extend(missing.jobs);
             keys.extend(missing.keys);
             awaited.extend(missing.awaited);
+            dependents.extend(missing.dependents);
         }
         executions.retain(|(_, execution)| !self.log_next.contains_key(execution));
         if !executions.is_empty() {
             self.log_next.extend(self.shared.store.log_entries(executions).await?);
         }
-        let (jobs, keys): (Vec<_>, Vec<_>) = (jobs.into_iter().collect(), keys.into_iter().collect());
         let store = &self.shared.store;
+        let dependencies = context::dependencies_of(&**store, dependents).await?;
+        let named = dependencies.iter().flat_map(|(_, ids)| ids);
+        jobs.extend(named.filter(|id| !self.brain.knows(**id)));
+        let (jobs, keys): (Vec<_>, Vec<_>) = (jobs.into_iter().collect(), keys.into_iter().collect());
         Ok(Facts {
             jobs: if jobs.is_empty() { Vec::new() } else { store.jobs(jobs).await? },
             keys: if keys.is_empty() { HashMap::new() } else { store.keys(keys).await?.into_iter().collect() },
             awaited: if awaited.is_empty() { Vec::new() } else { store.awaited(awaited.into_iter().collect()).await? },
+            dependencies,
         })
     }
 

@@ -90,6 +90,9 @@ impl Store {
             }
         }
         self.kept.commit(batch)?;
+        for id in &batch.forgotten {
+            self.forget(*id)?;
+        }
         for worker in &batch.workers {
             match worker.phase {
                 Phase::Terminated => _ = self.workers.remove(&worker.id),
@@ -101,6 +104,15 @@ impl Store {
             self.tokens.remove(hash);
         }
         Ok(())
+    }
+
+    fn forget(&mut self, id: JobId) -> Result<(), String> {
+        let Some(job) = self.jobs.remove(&id) else { return Err(format!("{id} is forgotten and was not kept")) };
+        self.payloads.remove(&id);
+        match job.state.kind().is_finished() && !self.placed.contains_key(&id) {
+            true => Ok(()),
+            false => Err(format!("{id} is forgotten and has not ended: {:?}", job.state)),
+        }
     }
 
     fn append(&mut self, logs: &[LogChunk]) {
@@ -147,7 +159,7 @@ impl Store {
         let placed: BTreeMap<JobId, Placement> =
             self.placements.values().flatten().map(|placement| (placement.job, *placement)).collect();
         let mut loaded = Loaded {
-            placed: placed.into_values().map(|placement| (placement, self.jobs[&placement.job].clone())).collect(),
+            placed: placed.into_values().filter_map(|to| Some((to, self.jobs.get(&to.job)?.clone()))).collect(),
             placed_in: self.placements.keys().copied().collect(),
             epoch: self.epoch,
             last: self.last,

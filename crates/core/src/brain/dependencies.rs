@@ -37,6 +37,8 @@ pub(super) struct Dependencies {
     released: IdSet<JobId>,
     /// Jobs that are over and that unfinished ones depend on, as far as this turn has asked for it or made it so.
     pub awaited: IdSet<JobId>,
+    /// Of jobs that somebody may retry in this turn, all that they depend on.
+    pub of: IdMap<JobId, Vec<JobId>>,
     new: Vec<Edge>,
     dropped: Vec<Edge>,
     marks: BTreeMap<JobId, Option<JobId>>,
@@ -70,6 +72,7 @@ pub(super) struct Written {
 impl Dependencies {
     pub fn take(&mut self) -> Written {
         self.awaited.clear();
+        self.of.clear();
         Written {
             edges: std::mem::take(&mut self.new),
             dropped_edges: std::mem::take(&mut self.dropped),
@@ -232,6 +235,23 @@ impl Brain {
             self.leaving.extend(self.dependencies.forget(dependency));
         }
         self.dependencies.new.push(edge);
+    }
+
+    /// A job that has ended goes back to waiting for what has not succeeded. That must be there, and must stay.
+    pub(super) fn await_again(&mut self, id: JobId) -> Result<(), Refusal> {
+        // What a job of this turn depends on is kept by the turn itself.
+        let Some(all) = self.dependencies.of.get(&id) else { return Ok(()) };
+        let Some(extra) = &self.entry(id)?.job.extra else { return Ok(()) };
+        let left: Vec<(JobId, StateKind)> = all.iter().filter_map(|id| Some((*id, self.state_kind(*id)?))).collect();
+        let open = left.iter().filter(|(_, state)| *state != StateKind::Succeeded).count();
+        // One that runs after failures, too, waits only for what has not ended, which nobody forgets.
+        let may_lack = extra.on_dependency_failure != OnDependencyFailure::Run && left.len() < all.len();
+        if may_lack && open < extra.waiting_on as usize && !planted(Defect::ForgottenAwaited) {
+            return Err(Refusal::DependencyForgotten);
+        }
+        let over = left.into_iter().filter(|(_, state)| state.is_finished()).map(|(id, _)| id);
+        self.dependencies.awaited.extend(over);
+        Ok(())
     }
 
     /// A job with dependents has ended: they will be told in this turn.

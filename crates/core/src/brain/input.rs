@@ -449,6 +449,8 @@ pub enum Refusal {
     NotPlaced(String),
     #[error("depends_on: there is no job {0}")]
     NoSuchDependency(JobId),
+    #[error("it waits for a job that did not succeed and is no longer kept; submit it anew, without that dependency")]
+    DependencyForgotten,
     #[error("depends_on: {0} was there already under its idempotency key; name it by its id")]
     DependsOnExisting(JobId),
     #[error("there is no provider '{0}'")]

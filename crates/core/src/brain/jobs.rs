@@ -102,10 +102,12 @@ impl Brain {
 
     pub(super) fn retry(&mut self, id: JobId) -> Result<Answer, Refusal> {
         let job = &self.entry(id)?.job;
-        let by_hand = job.state.kind().is_finished();
-        let waits = by_hand && job.extra.as_ref().is_some_and(|extra| extra.waiting_on > 0);
+        let (by_hand, waits) = (job.state.kind().is_finished(), job.waits_if_retried());
         let event = if waits { Event::RetryWhenSatisfied } else { Event::Retry };
         job.state.next(&event, self.now)?;
+        if waits {
+            self.await_again(id)?;
+        }
         if by_hand && let Some(entry) = self.jobs.get_mut(&id) {
             (entry.job.attempt, entry.job.losses) = (0, 0);
         }

@@ -10,7 +10,7 @@ use crate::{
     world::{calls::Reply, child_id, run_name},
 };
 use hodei_core::{
-    brain::{Bound, Brain, Caller, Config, Connection, Effect, Facts, Input, NewJob, Report},
+    brain::{Bound, Brain, Caller, Config, Connection, Effect, Input, NewJob, Report},
     id::{ExecutionId, JobId, WorkerId},
     job::Job,
     protocol::{Assignment, Context, Finished, LogAck, LogChunk, ToWorker, Verdict, Welcome},
@@ -416,11 +416,7 @@ impl World {
             }
             let missing = brain.missing(&input);
             let latest = |job: JobId| self.store.latest(job).map(Cow::into_owned);
-            brain.learn(Facts {
-                jobs: missing.jobs.iter().filter_map(|job| latest(*job)).collect(),
-                keys: self.store.kept.taken(&missing.keys),
-                awaited: self.store.kept.awaited(&missing.awaited, latest),
-            });
+            brain.learn(self.store.kept.facts(&missing, latest));
             self.apply(input);
         }
     }

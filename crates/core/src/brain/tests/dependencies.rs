@@ -346,3 +346,59 @@ fn those_that_were_forgotten_are_passed_over_when_an_end_is_told() {
     assert_eq!(rig.many(&[first], ManyJobs::Forget), 1);
     assert_eq!(rig.server.store.kept.edges.len(), 0);
 }
+
+/// What did not succeed and is no longer kept never will: nobody waits for it.
+#[test]
+fn a_job_is_not_sent_to_wait_for_what_is_forgotten() {
+    for policy in [OnDependencyFailure::Cancel, OnDependencyFailure::Wait] {
+        let mut rig = Rig::with(small_windows());
+        rig.worker(1, slots(5));
+        let (fails, done) = (rig.enqueue(fragile()), rig.enqueue(spec()));
+        let job = rig.enqueue(with_policy(&[fails, done], policy));
+        rig.fail(fails);
+        rig.succeed(done);
+        rig.cancel(job).ok();
+        assert_eq!(rig.state(job), StateKind::Cancelled);
+        assert_eq!(rig.many(&[fails], ManyJobs::Forget), 1);
+        assert_eq!(rig.retry(job), Err(Refusal::DependencyForgotten), "{policy:?}");
+        assert_eq!(rig.state(job), StateKind::Cancelled);
+        assert_eq!(rig.many(&[job], ManyJobs::Forget), 1);
+    }
+}
+
+#[test]
+fn what_succeeded_and_is_forgotten_keeps_nobody_waiting() {
+    let mut rig = Rig::with(small_windows());
+    rig.worker(1, slots(5));
+    let (fails, done) = (rig.enqueue(fragile()), rig.enqueue(spec()));
+    let job = rig.enqueue(after(&[fails, done]));
+    rig.fail(fails);
+    rig.succeed(done);
+    assert_eq!(rig.many(&[done], ManyJobs::Forget), 1);
+    rig.retry(job).expect("the other one may still succeed");
+    assert_eq!(rig.state(job), StateKind::Waiting);
+    rig.retry(fails).expect("retried");
+    rig.succeed(fails);
+    assert_eq!(rig.state(job), StateKind::Scheduled);
+}
+
+/// Of a retry and a deletion that come together, the first has its way.
+#[test]
+fn what_a_retry_waits_for_is_not_forgotten_in_the_same_turn() {
+    for retry_first in [true, false] {
+        let mut rig = Rig::with(small_windows());
+        rig.worker(1, slots(5));
+        let fails = rig.enqueue(fragile());
+        let job = rig.enqueue(after(&[fails]));
+        rig.fail(fails);
+        let retry = Input::Retry { caller: Caller(0), job };
+        let forget = Input::Many { caller: Caller(0), jobs: vec![fails], what: ManyJobs::Forget };
+        let (first, second) = if retry_first { (retry, forget) } else { (forget, retry) };
+        rig.server.input(first);
+        rig.server.input(second);
+        rig.settle();
+        assert_eq!(rig.server.store.jobs.contains_key(&fails), retry_first);
+        let state = if retry_first { StateKind::Waiting } else { StateKind::Cancelled };
+        assert_eq!(rig.state(job), state);
+    }
+}

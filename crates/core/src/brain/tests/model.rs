@@ -185,9 +185,8 @@ impl Server {
     /// Applies an input, with the row that it names if that is not in memory.
     pub fn input(&mut self, input: Input) {
         let missing = self.brain.missing(&input);
-        let jobs = missing.jobs.iter().filter_map(|id| self.store.jobs.get(id)).cloned().collect();
-        let awaited = self.store.kept.awaited(&missing.awaited, |id| self.store.jobs.get(&id).cloned());
-        self.brain.learn(Facts { jobs, keys: self.store.kept.taken(&missing.keys), awaited });
+        let facts = self.store.kept.facts(&missing, |id| self.store.jobs.get(&id).cloned());
+        self.brain.learn(facts);
         self.brain.apply(input);
     }
 
