@@ -515,3 +515,88 @@ async fn a_function_snoozes_blocks_keeps_data_and_enqueues_children() {
     assert_eq!((child.state(), outcomes(&child)), (JobState::Failed, vec!["failed"]), "{child:?}");
     worker.abort();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subprocess_may_be_several() {
+    let cluster = Cluster::start().await;
+    let program = r#"
+import glob
+@handler("meet")
+def meet(job):
+    open(f"met-{os.getpid()}", "w").close()
+    while len(glob.glob("met-*")) < 2:
+        time.sleep(0.01)
+    return os.getpid()
+"#;
+    cluster.home.write("handlers.py", format!("{PROLOGUE}\n{program}\nrun()\n"));
+    let config = "[[handler]]\ntype = '*'\nsubprocess = 'exec python3 handlers.py'\nprocesses = 2\nconcurrency = 1\n";
+    let config = cluster.home.write("worker.toml", config);
+    let _worker = cluster.worker("several", &["--slots", "4", "--config", config.to_str().expect("UTF-8")]).await;
+    let ids = [cluster.queue(task("meet", &json!(null))).await, cluster.queue(task("meet", &json!(null))).await];
+    let mut pids = std::collections::BTreeSet::new();
+    for id in ids {
+        let job = cluster.ended(&id).await;
+        assert_eq!(job.state(), JobState::Succeeded, "{job:?}");
+        pids.insert(parsed(&job.result).to_string());
+    }
+    assert_eq!(pids.len(), 2, "each takes one at a time, and both ran at once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_worker_of_up_has_handlers_too() {
+    let cluster = Cluster::up(&["--slots", "2", "--handler", "greet=cat > \"$HODEI_RESULT\""]).await;
+    let job = cluster.ended(&cluster.queue(task("greet", &json!({ "name": "Ada" }))).await).await;
+    assert_eq!((job.state(), parsed(&job.result)), (JobState::Succeeded, json!({ "name": "Ada" })), "{job:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_gives_no_sign_of_itself_is_ended() {
+    let cluster = Cluster::start().await;
+    let silent = |_: Task| async { std::future::pending::<Result<Value, TaskError>>().await };
+    let steady = |task: Task| async move {
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            task.heartbeat();
+        }
+        Ok(json!(null))
+    };
+    let worker = cluster.sdk_worker("signs").await.handle("silent", silent).handle("steady", steady);
+    let worker = crate::tasks::Running::start(worker);
+    let limited = |task_type: &str| {
+        let timeouts = v1::Timeouts { heartbeat_ms: Some(600), kill_grace_ms: Some(100), ..Default::default() };
+        runs(v1::JobSpec { timeouts: Some(timeouts), ..task(task_type, &json!(null)) }, 1)
+    };
+    let (silent, steady) = (cluster.queue(limited("silent")).await, cluster.queue(limited("steady")).await);
+    let silent = cluster.ended(&silent).await;
+    assert_eq!(silent.state(), JobState::TimedOut, "{silent:?}");
+    assert_eq!(silent.executions[0].failure_kind, "heartbeat_timeout");
+    let steady = cluster.ended(&steady).await;
+    assert_eq!(steady.state(), JobState::Succeeded, "{steady:?}");
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_is_told_who_asks_and_is_not_waited_for_longer_than_set() {
+    let cluster = Cluster::start().await;
+    let endpoint = Endpoint::start(&[&answer("200 OK", "", "1")]).await;
+    // It takes connections and never answers.
+    let mute = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let mute_url = format!("http://{}/", mute.local_addr().expect("an address"));
+    let config = format!(
+        "[[handler]]\ntype = 'known'\nhttp = '{}'\nauthorization = 'HOME'\n\
+         [[handler]]\ntype = 'slow'\nhttp = '{mute_url}'\ntimeout = '300ms'\n",
+        endpoint.url
+    );
+    let config = cluster.home.write("worker.toml", config);
+    let _worker = cluster.worker("http", &["--config", config.to_str().expect("UTF-8")]).await;
+    let job = cluster.ended(&cluster.queue(task("known", &json!(null))).await).await;
+    assert_eq!(job.state(), JobState::Succeeded, "{job:?}");
+    let (head, _) = endpoint.asked.lock().expect("no panic")[0].clone();
+    let named = |line: &&str| line.to_lowercase().starts_with("authorization: ");
+    let value = head.lines().find(named).and_then(|line| line.split_once(": ")).map(|(_, value)| value);
+    assert_eq!(value, cluster.home.path("").to_str().map(|home| home.trim_end_matches('/')), "{head}");
+
+    let job = cluster.ended(&cluster.queue(runs(task("slow", &json!(null)), 1)).await).await;
+    assert_eq!((job.state(), outcomes(&job)), (JobState::Failed, vec!["failed"]), "{job:?}");
+    assert_eq!(job.executions[0].error, format!("{mute_url} did not answer within 300ms"));
+}
