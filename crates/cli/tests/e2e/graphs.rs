@@ -98,6 +98,26 @@ async fn what_follows_a_failed_dependency_is_as_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_sent_to_wait_for_what_is_no_longer_kept() {
+    let cluster = Cluster::up_with("[server]\nretention = \"1s\"\n").await;
+    let jobs = vec![
+        named("bad", &[], "false"),
+        named("cancelled", &["bad"], "true"),
+        // It keeps the one before it, which would go the way of the first otherwise.
+        policy(named("waits", &["cancelled"], "true"), OnDependencyFailure::Wait),
+    ];
+    let ids = cluster.queue_all(jobs).await.expect("a graph");
+    let [bad, cancelled, waits] = &ids[..] else { panic!("three jobs") };
+    assert_eq!(cluster.ended(cancelled).await.state(), JobState::Cancelled);
+    until("it is gone", || async { cluster.find(bad).await.is_none().then_some(()) }).await;
+    let refused = cluster.hodei(&["job", "retry", cancelled]).await;
+    assert_ne!(refused.code, 0, "{refused:?}");
+    assert!(refused.stderr.contains("it waits for a job that did not succeed and is no longer kept"), "{refused:?}");
+    assert_eq!(cluster.job(cancelled).await.state(), JobState::Cancelled);
+    assert_eq!(cluster.job(waits).await.state(), JobState::Waiting);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_graph_that_makes_no_sense_is_refused_whole() {
     let cluster = Cluster::start().await;
     let refused = async |jobs: Vec<v1::JobSpec>| {
@@ -118,27 +138,58 @@ async fn a_graph_that_makes_no_sense_is_refused_whole() {
     assert_eq!(cluster.list().await, Vec::new(), "nothing was stored");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_chain_and_a_fan_of_thousands_end() {
-    const LENGTH: usize = 2000;
-    let cluster = Cluster::start().await;
-    let worker = cluster.sdk_noop("chain").await;
-    let task = |name: String, after: Vec<String>| v1::JobSpec {
+/// As many as one call may bring.
+const MANY: usize = 10_000;
+
+/// A task for the worker that has nothing to do with it.
+fn idle(name: String, after: Vec<String>) -> v1::JobSpec {
+    let task = v1::TaskWork { r#type: "nothing".into(), payload: Vec::new() };
+    v1::JobSpec {
         local_name: name.clone(),
         depends_on: after,
         name,
-        work: Some(v1::Work {
-            kind: Some(v1::work::Kind::Task(v1::TaskWork { r#type: "nothing".into(), payload: Vec::new() })),
-        }),
+        work: Some(v1::Work { kind: Some(v1::work::Kind::Task(task)) }),
         ..Default::default()
+    }
+}
+
+/// Waits until so many jobs are in each state, and no others are there.
+async fn all_end(cluster: &Cluster, wanted: &serde_json::Value) {
+    until("the others are done", || async {
+        let counts = cluster.hodei(&["queue", "get", "default", "--json"]).await.ok().json()["counts"].clone();
+        (counts == *wanted).then_some(())
+    })
+    .await;
+}
+
+/// The first part of it runs, link by link, and the rest falls with the link that fails.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chain_of_ten_thousand_ends() {
+    const RUNS: usize = 2500;
+    let cluster = Cluster::start().await;
+    let link = |n: usize| {
+        let job = idle(format!("c{n}"), (n > 0).then(|| format!("c{}", n - 1)).into_iter().collect());
+        if n == RUNS { once(v1::JobSpec { work: once(shell("false")).work, ..job }) } else { job }
     };
-    let link = |n: usize| task(format!("c{n}"), if n == 0 { Vec::new() } else { vec![format!("c{}", n - 1)] });
-    let chain = cluster.queue_all((0..LENGTH).map(link).collect()).await.expect("a chain");
-    let mut fan: Vec<v1::JobSpec> = (0..LENGTH).map(|n| task(format!("f{n}"), Vec::new())).collect();
-    fan.push(task("all".into(), (0..LENGTH).map(|n| format!("f{n}")).collect()));
-    let fan = cluster.queue_all(fan).await.expect("a fan");
-    assert_eq!(cluster.ended(&chain[LENGTH - 1]).await.state(), JobState::Succeeded);
-    assert_eq!(cluster.ended(&fan[LENGTH]).await.state(), JobState::Succeeded);
+    let chain = cluster.queue_all((0..MANY).map(link).collect()).await.expect("a chain");
+    let _breaks = cluster.worker("breaks", &["--slots", "1"]).await;
+    let worker = cluster.sdk_noop("chain").await;
+    assert_eq!(cluster.ended(&chain[MANY - 1]).await.state(), JobState::Cancelled);
+    let ended = json!({ "succeeded": RUNS, "failed": 1, "cancelled": MANY - RUNS - 1 });
+    all_end(&cluster, &ended).await;
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fan_of_ten_thousand_ends_wherever_it_is_wide() {
+    let cluster = Cluster::start().await;
+    let wide = (1..MANY).map(|n| idle(format!("w{n}"), vec!["first".into()]));
+    let fan = std::iter::once(idle("first".into(), Vec::new())).chain(wide);
+    let all = cluster.queue_all(fan.collect()).await.expect("one, and those that wait for it");
+    let last = cluster.queue_all(vec![idle("last".into(), all)]).await.expect("one that waits for all")[0].clone();
+    let worker = cluster.sdk_noop("fan").await;
+    assert_eq!(cluster.ended(&last).await.state(), JobState::Succeeded);
+    all_end(&cluster, &json!({ "succeeded": MANY + 1 })).await;
     worker.stop().await;
 }
 

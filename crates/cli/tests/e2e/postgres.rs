@@ -44,7 +44,7 @@ pub fn setting(name: &str) -> Option<String> {
 }
 
 /// A database of one test. The server it is on is thrown away after the run, and the database with it.
-async fn database() -> Option<String> {
+pub async fn database() -> Option<String> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let server = setting(SERVER)?;
     let name = format!("hodei_e2e_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));

@@ -2,6 +2,7 @@
 
 use crate::{
     cluster::Cluster,
+    postgres::database,
     process::{Home, PATIENCE, until},
     webhooks::{LOCAL, Receiver},
 };
@@ -11,6 +12,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
+use tokio::sync::OnceCell;
 
 const JOBS: usize = 1000;
 const CRASHES: usize = 6;
@@ -38,11 +40,13 @@ fn job(number: usize, hook: &str) -> v1::JobSpec {
     }
 }
 
+type Ends = BTreeMap<String, JobState>;
+
 /// Runs the graph, with so many deaths of the server on the way, and returns how each job ended.
-async fn run(crashes: usize) -> BTreeMap<String, JobState> {
+async fn run(crashes: usize, flags: &[&str]) -> Ends {
     let home = Home::new();
-    let config = home.write("config.toml", LOCAL);
-    let mut cluster = Cluster::with(&["--config", &config.display().to_string()]).await;
+    let config = home.write("config.toml", LOCAL).display().to_string();
+    let mut cluster = Cluster::with(&[&["--config", &config], flags].concat()).await;
     let receiver = Receiver::start().await;
     let worker = cluster.sdk_worker("steady").await.slots(8).handle("work", |task: Task| async move {
         let payload: BTreeMap<String, u32> = task.payload()?;
@@ -128,11 +132,23 @@ async fn no_tick_twice_or_lost(cluster: &Cluster) {
     }
 }
 
+/// How all ends when nothing happens to the server.
+async fn calm() -> &'static Ends {
+    static CALM: OnceCell<Ends> = OnceCell::const_new();
+    let ends = CALM.get_or_init(|| run(0, &[])).await;
+    assert_eq!(ends.len(), JOBS);
+    let kinds: BTreeSet<JobState> = ends.values().copied().collect();
+    assert_eq!(kinds, BTreeSet::from([JobState::Succeeded, JobState::Failed, JobState::Cancelled]));
+    ends
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crashes_of_the_server_change_no_end_lose_no_tick_and_no_message() {
-    let (calm, rough) = (run(0).await, run(CRASHES).await);
-    assert_eq!(calm.len(), JOBS);
-    assert_eq!(calm, rough);
-    let kinds: BTreeSet<JobState> = calm.values().copied().collect();
-    assert_eq!(kinds, BTreeSet::from([JobState::Succeeded, JobState::Failed, JobState::Cancelled]));
+    assert_eq!(run(CRASHES, &[]).await, *calm().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nor_do_they_on_postgres() {
+    let Some(url) = database().await else { return };
+    assert_eq!(run(CRASHES, &["--database-url", &url]).await, *calm().await);
 }
