@@ -64,6 +64,8 @@ pub const LARGEST_GROUPS: &str = "
         SELECT record FROM dead_letters WHERE fingerprint = largest.fingerprint
         ORDER BY fingerprint DESC, failed_at DESC, job DESC LIMIT 1
     ) AS newest";
+pub const LETTER: &str = "SELECT record FROM dead_letters WHERE job = $1";
+pub const DELIVERY: &str = "SELECT record FROM deliveries WHERE id = $1";
 pub const DELIVERIES_DUE: &str = "
     SELECT record FROM deliveries WHERE next_at IS NOT NULL AND next_at <= $1 ORDER BY next_at, id LIMIT $2";
 pub const NEXT_DELIVERY: &str = "
@@ -222,7 +224,7 @@ pub async fn dead_letters(
 }
 
 pub async fn dead_letter(client: Object, job: JobId) -> Result<Option<DeadLetter>, StoreError> {
-    Ok(records(&client, "SELECT record FROM dead_letters WHERE job = $1", &[&job.0]).await?.into_iter().next())
+    Ok(records(&client, LETTER, &[&job.0]).await?.into_iter().next())
 }
 
 /// A group is shown by its newest letter.
@@ -262,7 +264,7 @@ pub async fn deliveries(
 }
 
 pub async fn delivery(client: Object, id: DeliveryId) -> Result<Option<Delivery>, StoreError> {
-    Ok(records(&client, "SELECT record FROM deliveries WHERE id = $1", &[&id.0]).await?.into_iter().next())
+    Ok(records(&client, DELIVERY, &[&id.0]).await?.into_iter().next())
 }
 
 pub async fn journal(

@@ -59,6 +59,40 @@ pub const AWAITED: &str = "
         SELECT 1 FROM edges CROSS JOIN LATERAL (SELECT state FROM jobs WHERE jobs.id = edges.dependent OFFSET 0) AS job
         WHERE edges.dependency = ended.id AND job.state NOT IN (4, 5, 6, 7) LIMIT 1
     ) AS unfinished";
+pub const JOBS: &str = "SELECT record FROM jobs WHERE id = ANY ($1)";
+pub const PAYLOADS: &str = "SELECT id, spec FROM job_specs WHERE id = ANY ($1)";
+pub const RESULTS: &str = "SELECT id, result FROM job_results WHERE id = ANY ($1)";
+pub const DATA: &str = "SELECT id, data, input FROM job_data WHERE id = ANY ($1)";
+pub const KEYS: &str = "SELECT key, job FROM idempotency_keys WHERE key = ANY ($1)";
+pub const COUNTS_OF_QUEUE: &str = "SELECT state, count FROM counts WHERE queue = $1";
+// The window sum ends each page at about the bytes that are wanted.
+pub const LOGS: &str = "
+    SELECT execution_id, first, count, data FROM (
+        SELECT *, sum(octet_length(data)) OVER (ORDER BY execution_id, first) - octet_length(data) AS read
+        FROM (
+            SELECT * FROM log_chunks WHERE job_id = $1 AND (execution_id, first) > ($2, $3)
+            ORDER BY execution_id, first LIMIT $5
+        ) AS page
+    ) AS chunk
+    WHERE read < $4 ORDER BY execution_id, first";
+pub const LOG_CHUNK_AT: &str = "
+    SELECT first FROM log_chunks WHERE job_id = $1 AND execution_id = $2 AND first <= $3 ORDER BY first DESC LIMIT 1";
+// The window sum ends the last page where enough entries are held.
+pub const LOG_TAIL: &str = "
+    SELECT execution_id, first, count FROM (
+        SELECT *, (sum(count) OVER (ORDER BY execution_id DESC, first DESC) - count)::bigint AS held
+        FROM (
+            SELECT execution_id, first, count FROM log_chunks WHERE job_id = $1 AND (execution_id, first) < ($2, $3)
+            ORDER BY execution_id DESC, first DESC LIMIT $5
+        ) AS page
+    ) AS chunk
+    WHERE held < $4 ORDER BY execution_id DESC, first DESC";
+pub const LOG_ENDS: &str = "
+    SELECT wanted.execution_id, last.entries FROM unnest($1::uuid[], $2::uuid[]) AS wanted (job_id, execution_id)
+    CROSS JOIN LATERAL (
+        SELECT first + count AS entries FROM log_chunks
+        WHERE job_id = wanted.job_id AND execution_id = wanted.execution_id ORDER BY first DESC LIMIT 1
+    ) AS last";
 
 pub async fn active(client: Object) -> Result<Vec<Job>, StoreError> {
     records(&client, ACTIVE, &[]).await
@@ -104,22 +138,22 @@ pub async fn due(client: Object, after: Option<(Time, JobId)>, limit: usize) -> 
 }
 
 pub async fn jobs(client: Object, ids: Vec<JobId>) -> Result<Vec<Job>, StoreError> {
-    records(&client, "SELECT record FROM jobs WHERE id = ANY ($1)", &[&uuids(&ids)]).await
+    records(&client, JOBS, &[&uuids(&ids)]).await
 }
 
 pub async fn payloads(client: Object, ids: Vec<JobId>) -> Result<Vec<(JobId, Vec<u8>)>, StoreError> {
-    let rows = query(&client, "SELECT id, spec FROM job_specs WHERE id = ANY ($1)", &[&uuids(&ids)]).await?;
+    let rows = query(&client, PAYLOADS, &[&uuids(&ids)]).await?;
     rows.iter().map(|row| Ok((JobId(row.try_get(0)?), row.try_get(1)?))).collect()
 }
 
 pub async fn results(client: Object, ids: Vec<JobId>) -> Result<Vec<(JobId, Vec<u8>)>, StoreError> {
     let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
-    let rows = query(&client, "SELECT id, result FROM job_results WHERE id = ANY($1)", &[&ids]).await?;
+    let rows = query(&client, RESULTS, &[&ids]).await?;
     rows.iter().map(|row| Ok((JobId(row.try_get(0)?), row.try_get(1)?))).collect()
 }
 
 pub async fn data(client: Object, ids: Vec<JobId>) -> Result<Vec<JobData>, StoreError> {
-    let rows = query(&client, "SELECT id, data, input FROM job_data WHERE id = ANY ($1)", &[&uuids(&ids)]).await?;
+    let rows = query(&client, DATA, &[&uuids(&ids)]).await?;
     let data = |row: &Row| Ok(JobData { job: JobId(row.try_get(0)?), data: row.try_get(1)?, input: row.try_get(2)? });
     rows.iter().map(data).collect()
 }
@@ -150,7 +184,7 @@ pub async fn settling(client: Object) -> Result<Vec<Settling>, StoreError> {
 pub async fn keys(client: Object, keys: Vec<Arc<str>>) -> Result<Vec<(Arc<str>, JobId)>, StoreError> {
     // PostgreSQL has no text with a NUL, and refuses to look for one.
     let texts: Vec<&str> = keys.iter().map(|key| &**key).filter(|key| !key.contains('\0')).collect();
-    let rows = query(&client, "SELECT key, job FROM idempotency_keys WHERE key = ANY ($1)", &[&texts]).await?;
+    let rows = query(&client, KEYS, &[&texts]).await?;
     rows.iter().map(|row| Ok((row.try_get::<_, &str>(0)?.into(), JobId(row.try_get(1)?)))).collect()
 }
 
@@ -166,7 +200,7 @@ pub async fn counts(client: Object) -> Result<Vec<(Arc<str>, StateKind, u64)>, S
 }
 
 pub async fn queue_counts(client: &Object, queue: &str) -> Result<Vec<(StateKind, u64)>, StoreError> {
-    let rows = query(client, "SELECT state, count FROM counts WHERE queue = $1", &[&queue]).await?;
+    let rows = query(client, COUNTS_OF_QUEUE, &[&queue]).await?;
     rows.iter().map(|row| Ok((state_of(row.try_get(0)?)?, unsigned(row.try_get(1)?)))).collect()
 }
 
@@ -198,21 +232,12 @@ pub async fn api_tokens(client: Object) -> Result<Vec<ApiToken>, StoreError> {
 /// Chunks that one query looks at.
 const LOG_PAGE: i64 = 500;
 
-/// The window sum ends each page at about the bytes that are wanted.
 pub async fn logs(client: Object, job: JobId, from: LogPosition, bytes: usize) -> Result<Vec<LogChunk>, StoreError> {
-    let sql = "SELECT execution_id, first, count, data FROM (
-                   SELECT *, sum(octet_length(data)) OVER (ORDER BY execution_id, first) - octet_length(data) AS read
-                   FROM (
-                       SELECT * FROM log_chunks WHERE job_id = $1 AND (execution_id, first) > ($2, $3)
-                       ORDER BY execution_id, first LIMIT $5
-                   ) AS page
-               ) AS chunk
-               WHERE read < $4 ORDER BY execution_id, first";
     let mut after = (from.execution.0, chunk_at(&client, job, from).await? - 1);
     let mut chunks: Vec<LogChunk> = Vec::new();
     let mut left = bytes.max(1);
     while left > 0 {
-        let rows = query(&client, sql, &[&job.0, &after.0, &after.1, &signed(left as u64), &LOG_PAGE]).await?;
+        let rows = query(&client, LOGS, &[&job.0, &after.0, &after.1, &signed(left as u64), &LOG_PAGE]).await?;
         let Some(last) = rows.last() else { break };
         after = (last.try_get(0)?, last.try_get(1)?);
         for row in &rows {
@@ -228,29 +253,17 @@ pub async fn logs(client: Object, job: JobId, from: LogPosition, bytes: usize) -
 
 /// The number that the chunk which may contain this position begins with.
 async fn chunk_at(client: &Object, job: JobId, from: LogPosition) -> Result<i64, StoreError> {
-    let sql = "SELECT first FROM log_chunks WHERE job_id = $1 AND execution_id = $2 AND first <= $3
-               ORDER BY first DESC LIMIT 1";
     let entry = signed(from.entry);
-    let rows = query(client, sql, &[&job.0, &from.execution.0, &entry]).await?;
+    let rows = query(client, LOG_CHUNK_AT, &[&job.0, &from.execution.0, &entry]).await?;
     Ok(rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(entry))
 }
 
-/// The window sum ends the last page where enough entries are held.
 pub async fn log_tail(client: Object, job: JobId, entries: u64) -> Result<Vec<LogSpan>, StoreError> {
-    let sql = "SELECT execution_id, first, count FROM (
-                   SELECT *, (sum(count) OVER (ORDER BY execution_id DESC, first DESC) - count)::bigint AS held
-                   FROM (
-                       SELECT execution_id, first, count FROM log_chunks
-                       WHERE job_id = $1 AND (execution_id, first) < ($2, $3)
-                       ORDER BY execution_id DESC, first DESC LIMIT $5
-                   ) AS page
-               ) AS chunk
-               WHERE held < $4 ORDER BY execution_id DESC, first DESC";
     let mut before = (Uuid::max(), i64::MAX);
     let mut spans = Vec::new();
     let mut left = entries;
     while left > 0 {
-        let rows = query(&client, sql, &[&job.0, &before.0, &before.1, &signed(left), &LOG_PAGE]).await?;
+        let rows = query(&client, LOG_TAIL, &[&job.0, &before.0, &before.1, &signed(left), &LOG_PAGE]).await?;
         let Some(last) = rows.last() else { break };
         before = (last.try_get(0)?, last.try_get(1)?);
         for row in &rows {
@@ -268,15 +281,8 @@ pub async fn log_entries(
     client: Object,
     executions: Vec<(JobId, ExecutionId)>,
 ) -> Result<Vec<(ExecutionId, u64)>, StoreError> {
-    let sql =
-        "SELECT wanted.execution_id, last.entries FROM unnest($1::uuid[], $2::uuid[]) AS wanted (job_id, execution_id)
-               CROSS JOIN LATERAL (
-                   SELECT first + count AS entries FROM log_chunks
-                   WHERE job_id = wanted.job_id AND execution_id = wanted.execution_id
-                   ORDER BY first DESC LIMIT 1
-               ) AS last";
     let (jobs, executions): (Vec<_>, Vec<_>) = executions.iter().map(|(job, execution)| (job.0, execution.0)).unzip();
-    let rows = query(&client, sql, &[&jobs, &executions]).await?;
+    let rows = query(&client, LOG_ENDS, &[&jobs, &executions]).await?;
     rows.iter().map(|row| Ok((ExecutionId(row.try_get(0)?), unsigned(row.try_get(1)?)))).collect()
 }
 

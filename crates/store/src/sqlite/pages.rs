@@ -54,6 +54,8 @@ pub const OLDEST_ALIKE: &str = "
 pub const NEWEST_ALIKE: &str = "
     SELECT record FROM dead_letters INDEXED BY dead_letters_alike
     WHERE fingerprint = ?1 ORDER BY failed_at DESC, job DESC LIMIT 1";
+pub const LETTER: &str = "SELECT record FROM dead_letters WHERE job = ?1";
+pub const DELIVERY: &str = "SELECT record FROM deliveries WHERE id = ?1";
 pub const DELIVERIES_DUE: &str = "
     SELECT record FROM deliveries INDEXED BY deliveries_due
     WHERE next_at IS NOT NULL AND next_at <= ?1 ORDER BY next_at, id LIMIT ?2";
@@ -82,7 +84,9 @@ pub const AUDIT_OF_BOTH: &str = "
     WHERE actor = ?3 AND action = ?4 AND number < ?1 ORDER BY number DESC LIMIT ?2";
 
 #[cfg(test)]
-pub const ALL: [&str; 22] = [
+pub const ALL: [&str; 24] = [
+    LETTER,
+    DELIVERY,
     AFTER,
     EACH_JOB,
     OF_STATE,
@@ -222,7 +226,7 @@ pub fn dead_letters(
 }
 
 pub fn dead_letter(connection: &Connection, job: JobId) -> Result<Option<DeadLetter>, StoreError> {
-    let found = records(connection, "SELECT record FROM dead_letters WHERE job = ?1", (job.as_bytes(),))?;
+    let found = records(connection, LETTER, (job.as_bytes(),))?;
     Ok(found.into_iter().next())
 }
 
@@ -268,7 +272,7 @@ pub fn deliveries(
 }
 
 pub fn delivery(connection: &Connection, id: DeliveryId) -> Result<Option<Delivery>, StoreError> {
-    let found = records(connection, "SELECT record FROM deliveries WHERE id = ?1", (id.as_bytes(),))?;
+    let found = records(connection, DELIVERY, (id.as_bytes(),))?;
     Ok(found.into_iter().next())
 }
 

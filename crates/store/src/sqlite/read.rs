@@ -93,9 +93,41 @@ pub const DEPENDENTS: &str = "
 pub const AWAITED: &str = "
     SELECT 1 FROM edges CROSS JOIN jobs ON jobs.id = edges.dependent
     WHERE edges.dependency = ?1 AND jobs.state NOT IN (4, 5, 6, 7) LIMIT 1";
+pub const JOB: &str = "SELECT record FROM jobs WHERE id = ?1";
+pub const PAYLOAD: &str = "SELECT spec FROM job_specs WHERE id = ?1";
+pub const RESULT: &str = "SELECT result FROM job_results WHERE id = ?1";
+pub const DATA: &str = "SELECT data, input FROM job_data WHERE id = ?1";
+pub const KEY: &str = "SELECT job FROM idempotency_keys WHERE key = ?1";
+pub const COUNTS_OF_QUEUE: &str = "SELECT state, count FROM counts WHERE queue = ?1";
 pub const LOGS: &str = "
     SELECT execution_id, first, count, data FROM log_chunks
     WHERE job_id = ?1 AND (execution_id, first) >= (?2, ?3) ORDER BY execution_id, first";
+pub const LOG_CHUNK_AT: &str = "
+    SELECT max(first) FROM log_chunks WHERE job_id = ?1 AND execution_id = ?2 AND first <= ?3";
+pub const LOG_TAIL: &str = "
+    SELECT execution_id, first, count FROM log_chunks WHERE job_id = ?1 ORDER BY execution_id DESC, first DESC";
+pub const LOG_END: &str = "
+    SELECT first + count FROM log_chunks WHERE job_id = ?1 AND execution_id = ?2 ORDER BY first DESC LIMIT 1";
+
+#[cfg(test)]
+pub const ALL: [&str; 16] = [
+    ACTIVE,
+    NEXT_LANE,
+    READY,
+    DUE,
+    DEPENDENTS,
+    AWAITED,
+    JOB,
+    PAYLOAD,
+    RESULT,
+    DATA,
+    KEY,
+    COUNTS_OF_QUEUE,
+    LOGS,
+    LOG_CHUNK_AT,
+    LOG_TAIL,
+    LOG_END,
+];
 
 pub fn active(connection: &Connection) -> Result<Vec<Job>, StoreError> {
     let active = StateKind::ALL.into_iter().filter(|kind| kind.is_active());
@@ -153,7 +185,7 @@ pub fn due(connection: &Connection, after: Option<(Time, JobId)>, limit: usize) 
 }
 
 pub fn jobs(connection: &Connection, ids: &[JobId]) -> Result<Vec<Job>, StoreError> {
-    let mut statement = connection.prepare_cached("SELECT record FROM jobs WHERE id = ?1")?;
+    let mut statement = connection.prepare_cached(JOB)?;
     let mut jobs = Vec::with_capacity(ids.len());
     for id in ids {
         let mut rows = statement.query((id.as_bytes(),))?;
@@ -165,7 +197,7 @@ pub fn jobs(connection: &Connection, ids: &[JobId]) -> Result<Vec<Job>, StoreErr
 }
 
 pub fn payloads(connection: &Connection, ids: &[JobId]) -> Result<Vec<(JobId, Vec<u8>)>, StoreError> {
-    let mut statement = connection.prepare_cached("SELECT spec FROM job_specs WHERE id = ?1")?;
+    let mut statement = connection.prepare_cached(PAYLOAD)?;
     let mut payloads = Vec::with_capacity(ids.len());
     for id in ids {
         let mut rows = statement.query((id.as_bytes(),))?;
@@ -177,7 +209,7 @@ pub fn payloads(connection: &Connection, ids: &[JobId]) -> Result<Vec<(JobId, Ve
 }
 
 pub fn results(connection: &Connection, ids: &[JobId]) -> Result<Vec<(JobId, Vec<u8>)>, StoreError> {
-    let mut statement = connection.prepare_cached("SELECT result FROM job_results WHERE id = ?1")?;
+    let mut statement = connection.prepare_cached(RESULT)?;
     let mut found = Vec::new();
     for id in ids {
         let result = statement.query_row((id.as_bytes(),), |row| row.get(0)).optional()?;
@@ -187,7 +219,7 @@ pub fn results(connection: &Connection, ids: &[JobId]) -> Result<Vec<(JobId, Vec
 }
 
 pub fn data(connection: &Connection, ids: &[JobId]) -> Result<Vec<JobData>, StoreError> {
-    let mut statement = connection.prepare_cached("SELECT data, input FROM job_data WHERE id = ?1")?;
+    let mut statement = connection.prepare_cached(DATA)?;
     let mut found = Vec::new();
     for id in ids {
         let data = statement
@@ -233,7 +265,7 @@ pub fn settling(connection: &Connection) -> Result<Vec<Settling>, StoreError> {
 }
 
 pub fn keys(connection: &Connection, keys: &[Arc<str>]) -> Result<Vec<(Arc<str>, JobId)>, StoreError> {
-    let mut statement = connection.prepare_cached("SELECT job FROM idempotency_keys WHERE key = ?1")?;
+    let mut statement = connection.prepare_cached(KEY)?;
     let mut taken = Vec::new();
     for key in keys {
         let mut rows = statement.query((&**key,))?;
@@ -260,7 +292,7 @@ pub fn counts(connection: &Connection) -> Result<Vec<(Arc<str>, StateKind, u64)>
 }
 
 pub fn queue_counts(connection: &Connection, queue: &str) -> Result<Vec<(StateKind, u64)>, StoreError> {
-    let mut statement = connection.prepare_cached("SELECT state, count FROM counts WHERE queue = ?1")?;
+    let mut statement = connection.prepare_cached(COUNTS_OF_QUEUE)?;
     let mut rows = statement.query((queue,))?;
     let mut counts = Vec::new();
     while let Some(row) = rows.next()? {
@@ -321,16 +353,13 @@ pub fn logs(connection: &Connection, job: JobId, from: LogPosition, bytes: usize
 
 /// The number that the chunk which may contain this position begins with.
 fn chunk_at(connection: &Connection, job: JobId, from: LogPosition) -> Result<i64, StoreError> {
-    let sql = "SELECT max(first) FROM log_chunks WHERE job_id = ?1 AND execution_id = ?2 AND first <= ?3";
     let key = (job.as_bytes(), from.execution.as_bytes(), signed(from.entry));
-    let first: Option<i64> = connection.prepare_cached(sql)?.query_row(key, |row| row.get(0))?;
+    let first: Option<i64> = connection.prepare_cached(LOG_CHUNK_AT)?.query_row(key, |row| row.get(0))?;
     Ok(first.unwrap_or(signed(from.entry)))
 }
 
 pub fn log_tail(connection: &Connection, job: JobId, entries: u64) -> Result<Vec<LogSpan>, StoreError> {
-    let sql = "SELECT execution_id, first, count FROM log_chunks
-               WHERE job_id = ?1 ORDER BY execution_id DESC, first DESC";
-    let mut statement = connection.prepare_cached(sql)?;
+    let mut statement = connection.prepare_cached(LOG_TAIL)?;
     let mut rows = statement.query((job.as_bytes(),))?;
     let mut spans = Vec::new();
     let mut held = 0;
@@ -350,9 +379,7 @@ pub fn log_entries(
     connection: &Connection,
     executions: &[(JobId, ExecutionId)],
 ) -> Result<Vec<(ExecutionId, u64)>, StoreError> {
-    let sql = "SELECT first + count FROM log_chunks
-               WHERE job_id = ?1 AND execution_id = ?2 ORDER BY first DESC LIMIT 1";
-    let mut statement = connection.prepare_cached(sql)?;
+    let mut statement = connection.prepare_cached(LOG_END)?;
     let mut counts = Vec::new();
     for (job, execution) in executions {
         let end = statement.query_row((job.as_bytes(), execution.as_bytes()), |row| row.get(0)).optional()?;
