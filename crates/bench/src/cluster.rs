@@ -5,8 +5,9 @@ use anyhow::{Context, Result, bail};
 use hodei_api::channel::{self, ApiToken, Authorized};
 use hodei_api::v1::{
     CreateWorkerTokenRequest, ListWorkersRequest, Worker, WorkerState,
+    dead_letter_service_client::DeadLetterServiceClient as DeadLetters,
     job_execution_service_client::JobExecutionServiceClient as Jobs,
-    log_stream_service_client::LogStreamServiceClient as Logs,
+    log_stream_service_client::LogStreamServiceClient as Logs, queue_service_client::QueueServiceClient as Queues,
     schedule_service_client::ScheduleServiceClient as Schedules,
     worker_admin_service_client::WorkerAdminServiceClient as Admin,
 };
@@ -311,6 +312,14 @@ impl Cluster {
 
     pub async fn jobs(&self) -> Result<Jobs<Authorized>> {
         Ok(Jobs::new(self.channel().await?).max_decoding_message_size(64 << 20))
+    }
+
+    pub async fn queues(&self) -> Result<Queues<Authorized>> {
+        Ok(Queues::new(self.channel().await?))
+    }
+
+    pub async fn dead_letters(&self) -> Result<DeadLetters<Authorized>> {
+        Ok(DeadLetters::new(self.channel().await?))
     }
 
     pub async fn logs(&self) -> Result<Logs<Authorized>> {

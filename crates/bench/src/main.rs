@@ -11,6 +11,7 @@ mod document;
 mod growth;
 mod limits;
 mod lines;
+mod listing;
 mod peers;
 mod placement;
 mod plot;
@@ -228,7 +229,7 @@ fn workloads(args: &Args) -> Vec<Workload> {
         workloads.push(Workload::Backlog);
     }
     if args.growth {
-        workloads.push(Workload::Growth);
+        workloads.extend([Workload::Growth, Workload::Listing]);
     }
     workloads.retain(|workload| args.only.is_none_or(|only| only == *workload));
     workloads

@@ -40,6 +40,8 @@ pub enum Workload {
     Backlog,
     /// What grows with the number of jobs.
     Growth,
+    /// Lists, filters and counts with many finished jobs.
+    Listing,
 }
 
 impl Workload {
@@ -71,6 +73,7 @@ impl Workload {
             Workload::Cold => "Cold start to the first line",
             Workload::Backlog => "Backlog of pending jobs",
             Workload::Growth => "Growth",
+            Workload::Listing => "Looking at 1,000,000 finished jobs",
         }
     }
 
@@ -85,6 +88,7 @@ impl Workload {
                 | Workload::Schedules
                 | Workload::Placement
                 | Workload::Cold
+                | Workload::Listing
         )
     }
 

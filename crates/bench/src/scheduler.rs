@@ -25,6 +25,9 @@ const SLOTS: u32 = 256;
 /// Jobs of the graph, and in each of its layers: one that all others of the layer wait for, and one that waits for them.
 const GRAPH: usize = 100_000;
 const LAYER: usize = 1000;
+/// Of the chains and fans whose cost for each job must be the same.
+const SHORT: usize = 2500;
+const LONG: usize = 10_000;
 const SCHEDULES: usize = 50_000;
 /// How long a server with schedules that have nothing to do is watched.
 const IDLE: Duration = Duration::from_secs(10);
@@ -79,8 +82,10 @@ pub async fn graph(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
     until_done(cluster).await?;
     _ = stamps.next().await?;
     let alone = run_batches(cluster, |_| vec![task("noop"); BULK]).await?;
-    let layers = |first: usize| (0..BULK).step_by(LAYER).flat_map(move |layer| fan(first + layer)).collect();
+    let layers = |first: usize| (0..BULK).step_by(LAYER).flat_map(move |layer| fan(first + layer, LAYER)).collect();
     let linked = run_batches(cluster, layers).await?;
+    let (short_chain, long_chain) = (cost_in(cluster, chain(SHORT)).await?, cost_in(cluster, chain(LONG)).await?);
+    let (small_fan, large_fan) = (cost_in(cluster, fan(0, SHORT)).await?, cost_in(cluster, fan(0, LONG)).await?);
     Ok(figure
         .with("cost beside independent jobs", "times", linked.took.as_secs_f64() / alone.took.as_secs_f64())
         .with("a job of the graph", "µs", per_job(linked.took))
@@ -88,7 +93,28 @@ pub async fn graph(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
         .with("server's processor time for a job of the graph", "µs", per_job(linked.server))
         .with("for an independent one", "µs", per_job(alone.server))
         .with("rows of jobs written for a job of the graph", "", linked.rows as f64 / GRAPH as f64)
-        .with("for an independent one", "", alone.rows as f64 / GRAPH as f64))
+        .with("for an independent one", "", alone.rows as f64 / GRAPH as f64)
+        .with("a link of a chain of 10,000", "µs", long_chain)
+        .with("cost of it beside one of 2,500", "times", long_chain / short_chain)
+        .with("a job of a fan-out and fan-in of 10,000", "µs", large_fan)
+        .with("cost of it beside one of 2,500", "times", large_fan / small_fan))
+}
+
+/// What each of these jobs costs, in microseconds, from the call until all are done.
+async fn cost_in(cluster: &Cluster, jobs: impl Iterator<Item = v1::JobSpec>) -> Result<f64> {
+    let jobs: Vec<v1::JobSpec> = jobs.collect();
+    let (count, began) = (jobs.len(), Instant::now());
+    cluster.jobs().await?.queue_jobs(v1::QueueJobsRequest { jobs }).await?;
+    until_done(cluster).await?;
+    Ok(began.elapsed().as_secs_f64() * 1e6 / count as f64)
+}
+
+fn chain(length: usize) -> impl Iterator<Item = v1::JobSpec> {
+    (0..length).map(|place| v1::JobSpec {
+        local_name: place.to_string(),
+        depends_on: place.checked_sub(1).map(|before| before.to_string()).into_iter().collect(),
+        ..task("noop")
+    })
 }
 
 /// What it cost to have these jobs done.
@@ -114,12 +140,12 @@ async fn run_batches(cluster: &Cluster, batch: impl Fn(usize) -> Vec<v1::JobSpec
 }
 
 /// One first, many that wait for it, and one that waits for them.
-fn fan(number: usize) -> impl Iterator<Item = v1::JobSpec> {
+fn fan(number: usize, size: usize) -> impl Iterator<Item = v1::JobSpec> {
     let named = move |place: usize| format!("{number}-{place}");
-    (0..LAYER).map(move |place| {
+    (0..size).map(move |place| {
         let depends_on = match place {
             0 => Vec::new(),
-            last if last == LAYER - 1 => (1..last).map(named).collect(),
+            last if last == size - 1 => (1..last).map(named).collect(),
             _ => vec![named(0)],
         };
         v1::JobSpec { local_name: named(place), depends_on, ..task("noop") }

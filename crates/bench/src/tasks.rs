@@ -9,7 +9,7 @@ use crate::{
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
 use hodei_api::v1;
-use hodei_sdk::{Task, TaskResult, Value, Worker, json};
+use hodei_sdk::{Task, TaskError, TaskResult, Value, Worker, json};
 use std::{
     io::Write,
     sync::atomic::{AtomicUsize, Ordering},
@@ -34,6 +34,7 @@ pub async fn work() -> Result<()> {
     let workers = tokens.split(',').enumerate().map(|(n, token)| {
         let worker = Worker::new(&server).token(token).folder(format!("{folder}/{n}")).slots(slots);
         let worker = worker.handle("noop", move |task| noop(task, count));
+        let worker = worker.handle("fail", |_| async { Err::<Value, _>(TaskError::fatal("no such customer")) });
         worker.handle("stamp", |_| async { Ok(json!(limits::now().as_nanos().to_string())) }).run()
     });
     try_join_all(workers).await?;

@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::{Cluster, Database, StoreKind},
-    cold, growth, limits, lines, placement,
+    cold, growth, limits, lines, listing, placement,
     processes::{family, mebibytes, shared_once},
     record::{Durability, Figure, System, Workload},
     scheduler, tasks,
@@ -88,6 +88,10 @@ impl Hodei<'_> {
             Workload::Schedules => scheduler::schedules(&mut cluster, figure("due once a year")).await?,
             Workload::Lines => lines::follow(&mut cluster, figure("one job, one reader")).await?,
             Workload::Growth => growth::growth(self.program, self.kind, figure("")).await?,
+            Workload::Listing => {
+                let settings = "pages of 100; 20 queues, 1 % failed; every look 200 times";
+                listing::listing(self.program, self.kind, figure(settings)).await?
+            }
         };
         cluster.end().await?;
         Ok(measured)

@@ -257,7 +257,8 @@ impl Peer {
             | Workload::Placement
             | Workload::Cold
             | Workload::Backlog
-            | Workload::Growth => bail!("no peer has this"),
+            | Workload::Growth
+            | Workload::Listing => bail!("no peer has this"),
         }?;
         session.store.end().await?;
         Ok(figure)
