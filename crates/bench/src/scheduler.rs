@@ -91,13 +91,13 @@ pub async fn graph(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
         .with("a job of the graph", "µs", per_job(linked.took))
         .with("an independent job", "µs", per_job(alone.took))
         .with("server's processor time for a job of the graph", "µs", per_job(linked.server))
-        .with("for an independent one", "µs", per_job(alone.server))
+        .with("server's processor time for an independent job", "µs", per_job(alone.server))
         .with("rows of jobs written for a job of the graph", "", linked.rows as f64 / GRAPH as f64)
-        .with("for an independent one", "", alone.rows as f64 / GRAPH as f64)
+        .with("rows written for an independent job", "", alone.rows as f64 / GRAPH as f64)
         .with("a link of a chain of 10,000", "µs", long_chain)
-        .with("cost of it beside one of 2,500", "times", long_chain / short_chain)
+        .with("cost of a link beside one of 2,500", "times", long_chain / short_chain)
         .with("a job of a fan-out and fan-in of 10,000", "µs", large_fan)
-        .with("cost of it beside one of 2,500", "times", large_fan / small_fan))
+        .with("cost of a job of the fan beside one of 2,500", "times", large_fan / small_fan))
 }
 
 /// What each of these jobs costs, in microseconds, from the call until all are done.
