@@ -35,6 +35,8 @@ pub enum Defect {
     ReleasedEarly,
     /// After a restart nobody goes on telling an end that was being told.
     TellingForgotten,
+    /// A retried job waits for one that nobody keeps any more.
+    ForgottenAwaited,
     /// After a restart jobs with workers do not count against the limits of their keys.
     KeyForgotten,
     /// A start does not count against the rate of its queue.

@@ -138,6 +138,11 @@ impl Job {
         self.extra.as_ref()?.concurrency.as_ref()
     }
 
+    /// Whether it has ended and would wait for others if somebody retried it.
+    pub fn waits_if_retried(&self) -> bool {
+        self.state.kind().is_finished() && self.extra.as_ref().is_some_and(|extra| extra.waiting_on > 0)
+    }
+
     /// When something must happen to this job by itself, if ever.
     pub fn due_at(&self) -> Option<Time> {
         match &self.state {

@@ -1,6 +1,6 @@
 //! Sends what the brain decided to the workers, in order, with the payloads that the brain does not keep.
 
-use crate::context::{self, Leaving};
+use crate::context::{self, Ended, Leaving};
 use hodei_api::{convert, v1};
 use hodei_core::{
     brain::{Connection, RunMore},
@@ -95,11 +95,12 @@ pub async fn run(
     store: Arc<dyn Store>,
     links: Arc<Links>,
     payloads: Arc<Mutex<Payloads>>,
+    ended: Arc<Mutex<Ended>>,
     mut parcels: mpsc::UnboundedReceiver<Parcels>,
 ) {
     while let Some(batch) = parcels.recv().await {
         let mut gathered = gather(&*store, &payloads, &batch).await;
-        let mut contexts = contexts(&*store, &gathered, &batch).await;
+        let mut contexts = contexts(&*store, &ended, &gathered, &batch).await;
         let mut by_connection: Vec<(Connection, Vec<v1::ServerEvent>)> = Vec::new();
         let mut places: HashMap<Connection, usize> = HashMap::new();
         let mut closing = HashSet::new();
@@ -136,6 +137,7 @@ pub async fn run(
 /// The contexts of the runs of a batch that have any.
 async fn contexts(
     store: &dyn Store,
+    ended: &Mutex<Ended>,
     payloads: &IdMap<JobId, Arc<[u8]>>,
     batch: &[(Connection, Parcel)],
 ) -> IdMap<JobId, Context> {
@@ -145,7 +147,7 @@ async fn contexts(
     });
     let leaving: Vec<Leaving> = leaving.collect();
     loop {
-        match context::gather(store, &leaving).await {
+        match context::gather(store, ended, &leaving).await {
             Ok(contexts) => return contexts,
             Err(error) => tracing::warn!(%error, "cannot read what jobs depend on; trying again"),
         }

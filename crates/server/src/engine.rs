@@ -8,6 +8,7 @@ mod load;
 use crate::{
     access::{self, Access},
     clock,
+    context::{self, Ended},
     dispatch::{self, Links, Parcel, Parcels, Payloads},
     events::Events,
     fleet::{Errand, Fleet},
@@ -172,13 +173,16 @@ impl Engine {
         });
         let (parcels, waiting) = mpsc::unbounded_channel();
         let payloads = Arc::new(Mutex::new(Payloads::default()));
-        let dispatcher = tokio::spawn(dispatch::run(store, Arc::clone(&shared.links), Arc::clone(&payloads), waiting));
+        let ended = Arc::new(Mutex::new(Ended::default()));
+        let (links, cached, left) = (Arc::clone(&shared.links), Arc::clone(&payloads), Arc::clone(&ended));
+        let dispatcher = tokio::spawn(dispatch::run(store, links, cached, left, waiting));
         let turning = Loop {
             brain,
             shared: Arc::clone(&shared),
             messages,
             parcels,
             payloads,
+            ended,
             callers: HashMap::new(),
             log_next: IdMap::default(),
             logs: Vec::new(),
@@ -336,6 +340,7 @@ struct Loop {
     messages: mpsc::UnboundedReceiver<Message>,
     parcels: mpsc::UnboundedSender<Parcels>,
     payloads: Arc<Mutex<Payloads>>,
+    ended: Arc<Mutex<Ended>>,
     callers: HashMap<Caller, Waiting>,
     /// The number of the next log entry of every execution that has printed.
     log_next: IdMap<ExecutionId, u64>,
@@ -547,8 +552,8 @@ impl Loop {
     }
 
     async fn facts(&mut self, inputs: &[Input]) -> Result<Facts, StoreError> {
-        let (mut jobs, mut keys) = (IdSet::default(), HashSet::new());
-        let mut executions = Vec::new();
+        let (mut jobs, mut keys, mut awaited) = (IdSet::default(), HashSet::new(), IdSet::default());
+        let (mut executions, mut dependents) = (Vec::new(), IdSet::default());
         for input in inputs {
             if let Input::Connect { worker, hello, .. } = input {
                 let named = hello.held.iter().chain(&hello.ended);
@@ -557,16 +562,23 @@ impl Loop {
             let missing = self.brain.missing(input);
             jobs.extend(missing.jobs);
             keys.extend(missing.keys);
+            awaited.extend(missing.awaited);
+            dependents.extend(missing.dependents);
         }
         executions.retain(|(_, execution)| !self.log_next.contains_key(execution));
         if !executions.is_empty() {
             self.log_next.extend(self.shared.store.log_entries(executions).await?);
         }
-        let (jobs, keys): (Vec<_>, Vec<_>) = (jobs.into_iter().collect(), keys.into_iter().collect());
         let store = &self.shared.store;
+        let dependencies = context::dependencies_of(&**store, dependents).await?;
+        let named = dependencies.iter().flat_map(|(_, ids)| ids);
+        jobs.extend(named.filter(|id| !self.brain.knows(**id)));
+        let (jobs, keys): (Vec<_>, Vec<_>) = (jobs.into_iter().collect(), keys.into_iter().collect());
         Ok(Facts {
             jobs: if jobs.is_empty() { Vec::new() } else { store.jobs(jobs).await? },
             keys: if keys.is_empty() { HashMap::new() } else { store.keys(keys).await?.into_iter().collect() },
+            awaited: if awaited.is_empty() { Vec::new() } else { store.awaited(awaited.into_iter().collect()).await? },
+            dependencies,
         })
     }
 
@@ -652,6 +664,9 @@ impl Loop {
         keeping.into_iter().for_each(|kept| _ = kept.send(()));
         self.note_sessions(batch);
         self.forget_ended(batch);
+        let mut ended = lock(&self.ended);
+        batch.jobs.iter().for_each(|write| ended.note(write));
+        drop(ended);
         self.release(effects, acks);
     }
 
@@ -704,10 +719,11 @@ impl Loop {
                 Effect::ReadDue { after, limit } => self.read(move |store| {
                     async move { Ok(Input::Due { limit, jobs: store.due(after, limit).await? }) }.boxed()
                 }),
-                Effect::ReadDependents { job, after, limit } => self.read(move |store| {
+                Effect::ReadDependents { of, each } => self.read(move |store| {
+                    let of = of.clone();
                     async move {
-                        let jobs = store.dependents(job, after, limit).await?;
-                        Ok(Input::Dependents { job, after, limit, jobs })
+                        let jobs = store.dependents(of.clone(), each).await?;
+                        Ok(Input::Dependents { of, each, jobs })
                     }
                     .boxed()
                 }),

@@ -113,6 +113,10 @@ pub enum What {
     Retry {
         pick: usize,
     },
+    /// Deletes a job that has ended.
+    Forget {
+        pick: usize,
+    },
     /// Gives a blocked job what it waits for.
     Resume {
         pick: usize,
@@ -377,6 +381,9 @@ impl Plan {
                 let length = rng.u64(200..9000);
                 plan(rng.u64(100..end), What::Fault(Fault::Maker { maker, trouble, length }));
             }
+        }
+        for _ in 0..rng.usize(0..12) {
+            plan(rng.u64(100..end), What::Forget { pick: rng.usize(..) });
         }
         let mut items: Vec<Planned> =
             all.into_iter().zip(0..).map(|((at, what), key)| Planned { at, key, what }).collect();

@@ -1,7 +1,7 @@
 //! What `hodei-store` keeps, with the reads that the loop asks for, in memory.
 
 use hodei_core::{
-    brain::{Batch, BatchId, Kept, Loaded, Placement},
+    brain::{Batch, BatchId, Kept, Loaded, Placement, Settling},
     id::{ExecutionId, JobId, WorkerId},
     job::{ClassId, Job},
     protocol::LogChunk,
@@ -90,6 +90,9 @@ impl Store {
             }
         }
         self.kept.commit(batch)?;
+        for id in &batch.forgotten {
+            self.forget(*id)?;
+        }
         for worker in &batch.workers {
             match worker.phase {
                 Phase::Terminated => _ = self.workers.remove(&worker.id),
@@ -101,6 +104,15 @@ impl Store {
             self.tokens.remove(hash);
         }
         Ok(())
+    }
+
+    fn forget(&mut self, id: JobId) -> Result<(), String> {
+        let Some(job) = self.jobs.remove(&id) else { return Err(format!("{id} is forgotten and was not kept")) };
+        self.payloads.remove(&id);
+        match job.state.kind().is_finished() && !self.placed.contains_key(&id) {
+            true => Ok(()),
+            false => Err(format!("{id} is forgotten and has not ended: {:?}", job.state)),
+        }
     }
 
     fn append(&mut self, logs: &[LogChunk]) {
@@ -147,7 +159,7 @@ impl Store {
         let placed: BTreeMap<JobId, Placement> =
             self.placements.values().flatten().map(|placement| (placement.job, *placement)).collect();
         let mut loaded = Loaded {
-            placed: placed.into_values().map(|placement| (placement, self.jobs[&placement.job].clone())).collect(),
+            placed: placed.into_values().filter_map(|to| Some((to, self.jobs.get(&to.job)?.clone()))).collect(),
             placed_in: self.placements.keys().copied().collect(),
             epoch: self.epoch,
             last: self.last,
@@ -162,8 +174,8 @@ impl Store {
         loaded
     }
 
-    pub fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Vec<Job> {
-        self.kept.dependents(job, after, limit).iter().map(|id| self.jobs[id].clone()).collect()
+    pub fn dependents(&self, of: &[Settling], each: usize) -> Vec<(JobId, Job)> {
+        self.kept.dependents(of, each, |id| self.jobs.get(&id).cloned())
     }
 
     pub fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Vec<Job> {

@@ -312,6 +312,11 @@ impl World {
             What::Queue { queue, order } => self.call(Call::new(item.key, Ask::Queue(queue, order))),
             What::Cancel { pick } => self.call_on_job(item.key, pick, true),
             What::Retry { pick } => self.call_on_job(item.key, pick, false),
+            What::Forget { pick } => {
+                if let Some(job) = self.ledger.disposable(pick) {
+                    self.call(Call::new(item.key, Ask::Forget(job)));
+                }
+            }
             What::Schedule(scheduled) => self.call(Call::schedule(item.key, scheduled)),
             What::Fault(fault) => self.strike(item.key, &fault),
         }

@@ -58,6 +58,7 @@ found! {
     a_tick_without_its_schedule: ScheduleNotWritten breaks OneJobPerTick | OverlapPolicy;
     a_schedule_that_goes_on_from_now: NextTickFromNow breaks OneJobPerTick;
     a_job_that_is_released_early: ReleasedEarly breaks DependenciesHold;
+    a_wait_for_what_is_forgotten: ForgottenAwaited breaks DependenciesHold;
     an_end_that_nobody_goes_on_telling: TellingForgotten breaks DependenciesHold | EverythingFinishes;
     a_key_that_is_forgotten: KeyForgotten breaks SlotsAndLimits | EveryWaitHasAReason;
     a_start_that_does_not_count: StartNotCounted breaks SlotsAndLimits;

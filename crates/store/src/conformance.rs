@@ -2,7 +2,7 @@
 
 use crate::{Aside, Commit, Filter, LogPosition, LogSpan, PlacedBatch, Store, StoreError};
 use hodei_core::{
-    brain::{Batch, BatchId, JobWrite, Placement},
+    brain::{Batch, BatchId, JobWrite, Placement, Settling},
     id::{ExecutionId, Incarnation, JobId, WorkerId, made},
     job::{ClassId, Execution, Job, Progress},
     protocol::LogChunk,
@@ -62,7 +62,8 @@ macro_rules! for_each_check {
             forgotten_jobs_leave_nothing
             every_filter_gives_what_it_says
             listings_look_at_a_bounded_number_of_rows
-            expired_jobs_are_those_that_nothing_needs
+            expired_jobs_are_old_and_over
+            jobs_are_awaited_while_unfinished_ones_depend_on_them
             repeats_and_former_leaders_add_nothing
         }
     };
@@ -125,7 +126,8 @@ pub async fn an_empty_store_answers(store: Arc<dyn Store>) {
     assert!(store.logs(job_id(1), LogPosition::START, 10).await.expect("logs").is_empty());
     assert!(store.log_tail(job_id(1), 10).await.expect("tail").is_empty());
     assert!(store.data(vec![job_id(1)]).await.expect("data").is_empty());
-    assert!(store.dependents(job_id(1), None, 10).await.expect("dependents").is_empty());
+    assert!(store.dependents(vec![Settling { job: job_id(1), told: None }], 10).await.expect("dependents").is_empty());
+    assert!(store.awaited(vec![job_id(1)]).await.expect("awaited").is_empty());
     assert!(store.settling().await.expect("settling").is_empty());
     assert!(store.keys(vec!["key".into()]).await.expect("keys").is_empty());
     assert!(store.counts().await.expect("counts").is_empty());
@@ -239,7 +241,7 @@ pub async fn columns_follow_updates(store: Arc<dyn Store>) {
 }
 
 pub async fn placements_are_kept_until_they_are_settled(store: Arc<dyn Store>) {
-    let placement = |n: u64| Placement { job: job_id(n), run: run(n), at: Time(500) };
+    let placement = |n: u64| Placement { job: job_id(n), run: run(n), at: Time(500), released_to: None };
     let mut leader = Leader::of(&store).await;
     leader.commit(Batch { placements: vec![placement(1), placement(2)], ..Batch::default() }, vec![]).await;
     leader.commit(Batch { placements: vec![placement(3)], ..Batch::default() }, vec![]).await;

@@ -86,8 +86,9 @@ pub trait Store: Send + Sync + 'static {
     /// jobs, even none, and still say where the next begins.
     fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Answer<'_, Page>;
 
-    /// The jobs that depend on this one with ids after `after`, in the order of their ids.
-    fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>>;
+    /// The jobs that depend on each of these and have not been told, in the order of their ids, at most so many of each.
+    /// With each comes the one it depends on.
+    fn dependents(&self, of: Vec<Settling>, each: usize) -> Answer<'_, Vec<(JobId, Job)>>;
 
     /// Ends that have not been told to all dependents.
     fn settling(&self) -> Answer<'_, Vec<Settling>>;
@@ -147,8 +148,11 @@ pub trait Store: Send + Sync + 'static {
     /// The first and the last entry of the journal that are kept.
     fn journal_ends(&self) -> Answer<'_, Option<(JournalId, JournalId)>>;
 
-    /// Finished jobs in this state that were made before `before` and finished before it, and whose dependents, if any,
-    /// are all finished; with ids after `after`, in order. Bounded like `list`: the second value is where to go on.
+    /// Those of these jobs that unfinished ones depend on.
+    fn awaited(&self, jobs: Vec<JobId>) -> Answer<'_, Vec<JobId>>;
+
+    /// Finished jobs in this state that were made before `before` and finished before it, with ids after `after`, in
+    /// order. Bounded like `list`: the second value is where to go on.
     fn expired(
         &self,
         state: StateKind,

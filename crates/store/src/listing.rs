@@ -117,10 +117,6 @@ pub fn is_over(job: &Job, before: Time) -> bool {
     job.created_at < before && job.state.finished_at().is_some_and(|at| at < before)
 }
 
-pub fn has_dependents(job: &Job) -> bool {
-    job.extra.as_ref().is_some_and(|extra| extra.has_dependents)
-}
-
 /// The smallest UUIDv7 of this millisecond.
 fn first_id(time: Time) -> Uuid {
     const AFTER_ALL: i64 = 1 << 48;

@@ -49,6 +49,12 @@ pub const ALL: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite/0004_fleet.sql"),
         postgres: include_str!("../migrations/postgres/0004_fleet.sql"),
     },
+    Migration {
+        version: 5,
+        name: "edges",
+        sqlite: include_str!("../migrations/sqlite/0005_edges.sql"),
+        postgres: include_str!("../migrations/postgres/0005_edges.sql"),
+    },
 ];
 
 /// What is left to do for a database at version `applied` (0 for an empty one).

@@ -127,8 +127,16 @@ async fn finished_jobs_are_dropped_after_the_set_time() {
     let cluster = Cluster::up(&["--config", &config.display().to_string()]).await;
     let done = cluster.queue(shell("echo hello")).await;
     let live = cluster.queue(shell("sleep 1000")).await;
+    let retry = Some(v1::RetryPolicy { max_attempts: Some(1), ..Default::default() });
+    let failed = cluster.queue(v1::JobSpec { retry, ..shell("false") }).await;
+    let on_dependency_failure = v1::OnDependencyFailure::Wait.into();
+    let depends_on = vec![failed.clone()];
+    let waits = cluster.queue(v1::JobSpec { depends_on, on_dependency_failure, ..shell("true") }).await;
+    assert_eq!(cluster.ended(&failed).await.state(), JobState::Failed);
     until("it is gone", || async { cluster.find(&done).await.is_none().then_some(()) }).await;
     assert_eq!(cluster.job(&live).await.state(), JobState::Running);
     let counts = cluster.hodei(&["queue", "get", "default", "--json"]).await.ok().json()["counts"].clone();
-    assert_eq!(counts, json!({ "running": 1 }));
+    assert_eq!(counts, json!({ "failed": 1, "running": 1, "waiting": 1 }), "somebody waits for a better end");
+    cluster.hodei(&["job", "cancel", &waits]).await.ok();
+    until("nobody waits for it", || async { cluster.find(&failed).await.is_none().then_some(()) }).await;
 }

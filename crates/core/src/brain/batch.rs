@@ -10,7 +10,7 @@ use crate::{
     provider::ProviderRecord,
     queue::QueueRecord,
     schedule::ScheduleRecord,
-    state::{Event, Run, StateKind},
+    state::{Event, Run, State, StateKind},
     template::WorkerTemplate,
     time::Time,
     token::{Hash, WorkerToken},
@@ -101,25 +101,38 @@ pub struct JobWrite {
     pub input: Option<Arc<[u8]>>,
 }
 
-/// A pending job went to a worker.
+/// A pending job went to a worker, or one that waited for others and was released in the same batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     pub job: JobId,
     pub run: Run,
     pub at: Time,
+    /// Its place in line, if it was released in this batch.
+    #[serde(default)]
+    pub released_to: Option<u64>,
 }
 
 impl Placement {
     /// Brings the job up to date, and says whether its row was behind.
     pub fn apply(&self, job: &mut Job) -> bool {
         let is_behind = job.executions.last().is_none_or(|last| last.id < self.run.execution);
-        let Some(state) = is_behind.then(|| job.state.next(&Event::Assign(self.run), self.at).ok()).flatten() else {
-            return false;
-        };
+        let Some(state) = is_behind.then(|| self.next(&job.state)).flatten() else { return false };
+        if let Some(seq) = self.released_to {
+            job.extra_mut().waiting_on = 0;
+            job.seq = seq;
+        }
         job.state = state;
         job.attempt += 1;
         job.begin(Execution::new(self.run, job.attempt, self.at));
         true
+    }
+
+    fn next(&self, state: &State) -> Option<State> {
+        let assign = Event::Assign(self.run);
+        match self.released_to {
+            Some(_) => state.next(&Event::Satisfied(None), self.at).ok()?.next(&assign, self.at).ok(),
+            None => state.next(&assign, self.at).ok(),
+        }
     }
 }
 

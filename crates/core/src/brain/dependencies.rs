@@ -2,7 +2,8 @@
 //!
 //! A waiting job knows how many of those it depends on have not succeeded; who waits for whom is in the store, as edges.
 //! When a job ends, those that wait for it are told: at once, in the commit of its end, when they are in memory, and
-//! otherwise page by page behind a durable mark, so that a crash in between neither loses nor repeats a word of it.
+//! otherwise page by page behind a durable mark, so that a crash in between neither loses nor repeats a word of it. A
+//! page has those that wait for any of many ends.
 
 use super::{Brain, Edge, Effect, Entry, NewJob, Refusal, Settling, pages::Source};
 use crate::{
@@ -12,10 +13,11 @@ use crate::{
     spec::{JobSpec, OnDependencyFailure},
     state::{Event, State, StateKind},
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Waiting jobs that are kept in memory, so that no page need be read for them.
-const IN_MEMORY: usize = 100_000;
+/// Waiting jobs that are kept in memory, so that no page need be read for them, and their edges.
+const JOBS_IN_MEMORY: usize = 100_000;
+const EDGES_IN_MEMORY: usize = 400_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Dependencies {
@@ -27,12 +29,20 @@ pub(super) struct Dependencies {
     held: IdMap<JobId, u32>,
     /// Jobs whose dependents are being read and told.
     settling: IdMap<JobId, Telling>,
+    /// Those of them that the next page is to be read for, in the order of their ends.
+    unread: VecDeque<JobId>,
     /// Ends that are to be told in this turn.
     ended: VecDeque<JobId>,
+    /// Jobs that this turn released and for which nothing is to be written yet.
+    released: IdSet<JobId>,
+    /// Jobs that are over and that unfinished ones depend on, as far as this turn has asked for it or made it so.
+    pub awaited: IdSet<JobId>,
+    /// Of jobs that somebody may retry in this turn, all that they depend on.
+    pub of: IdMap<JobId, Vec<JobId>>,
     new: Vec<Edge>,
     dropped: Vec<Edge>,
-    marks: Vec<Settling>,
-    told: Vec<JobId>,
+    marks: BTreeMap<JobId, Option<JobId>>,
+    told: BTreeSet<JobId>,
 }
 
 /// How far an end has been told.
@@ -40,8 +50,15 @@ pub(super) struct Dependencies {
 struct Telling {
     /// Everybody up to here has heard of it, in the order of their ids.
     told: Option<JobId>,
-    /// The page under way was asked for a former end of the same job.
-    outdated: bool,
+    page: Page,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Page {
+    Wanted,
+    UnderWay,
+    /// The one under way was asked for a former end of the same job.
+    Outdated,
 }
 
 /// What a batch must hold of them.
@@ -54,11 +71,13 @@ pub(super) struct Written {
 
 impl Dependencies {
     pub fn take(&mut self) -> Written {
+        self.awaited.clear();
+        self.of.clear();
         Written {
             edges: std::mem::take(&mut self.new),
             dropped_edges: std::mem::take(&mut self.dropped),
-            settling: std::mem::take(&mut self.marks),
-            told: std::mem::take(&mut self.told),
+            settling: std::mem::take(&mut self.marks).into_iter().map(|(job, told)| Settling { job, told }).collect(),
+            told: std::mem::take(&mut self.told).into_iter().collect(),
         }
     }
 
@@ -67,23 +86,66 @@ impl Dependencies {
         self.held.contains_key(&job) || self.settling.contains_key(&job)
     }
 
-    /// Whether this end is to be told in this turn.
-    pub fn are_to_hear(&self, job: JobId) -> bool {
-        self.ended.contains(&job)
+    /// Whether this turn released a job for which nothing is to be written yet; the caller sees to that.
+    pub fn take_released(&mut self, job: JobId) -> bool {
+        self.released.remove(&job)
+    }
+
+    /// Whether somebody has not heard of the end of this job, or depends on it and has not ended.
+    pub fn wait_for(&self, job: JobId) -> bool {
+        self.ended.contains(&job) || self.awaited.contains(&job)
     }
 
     /// The end of this job has been told so far. A batch holds the last word alone.
-    fn settle(&mut self, job: JobId, telling: Telling) {
-        self.settling.insert(job, telling);
-        self.told.retain(|other| *other != job);
-        self.marks.push(Settling { job, told: telling.told });
+    fn settle(&mut self, job: JobId, told: Option<JobId>) {
+        self.told.remove(&job);
+        self.marks.insert(job, told);
+        self.go_on(job, told);
+    }
+
+    /// Those after `told` are to be read.
+    fn go_on(&mut self, job: JobId, told: Option<JobId>) {
+        let page = match self.settling.get(&job).map(|telling| telling.page) {
+            None => {
+                self.unread.push_back(job);
+                Page::Wanted
+            }
+            Some(Page::Wanted) => Page::Wanted,
+            Some(Page::UnderWay | Page::Outdated) => Page::Outdated,
+        };
+        self.settling.insert(job, Telling { told, page });
+    }
+
+    /// The page that was under way for this job is here, and was not asked for a former end.
+    fn arrived(&mut self, mark: Settling) -> bool {
+        let Some(telling) = self.settling.remove(&mark.job) else { return false };
+        if telling.page != Page::UnderWay {
+            self.go_on(mark.job, telling.told);
+        }
+        telling.page == Page::UnderWay
     }
 
     /// It has been told to all.
     fn settled(&mut self, job: JobId) {
         self.settling.remove(&job);
-        self.marks.retain(|mark| mark.job != job);
-        self.told.push(job);
+        self.marks.remove(&job);
+        self.told.insert(job);
+    }
+
+    /// What the next page is to be read for, at most so many.
+    fn next_page(&mut self, most: usize) -> Vec<Settling> {
+        let ids = self.unread.drain(..self.unread.len().min(most));
+        let asked = ids.filter_map(|job| {
+            let telling = self.settling.get_mut(&job)?;
+            telling.page = Page::UnderWay;
+            Some(Settling { job, told: telling.told })
+        });
+        asked.collect()
+    }
+
+    fn has_room(&self, edge: Edge) -> bool {
+        let jobs = self.held.len() < JOBS_IN_MEMORY || self.held.contains_key(&edge.dependent);
+        jobs && self.edges < EDGES_IN_MEMORY
     }
 
     fn remember(&mut self, edge: Edge) {
@@ -163,13 +225,33 @@ impl Brain {
             // It changes where it stands: a page under way that shows its former row must not pass it over.
             self.index(dependency);
         }
+        if is_over {
+            self.dependencies.awaited.insert(dependency);
+        }
         let complete = first || self.dependencies.known.contains_key(&dependency);
-        if complete && !is_over && self.dependencies.edges < IN_MEMORY {
+        if complete && !is_over && self.dependencies.has_room(edge) {
             self.dependencies.remember(edge);
         } else {
             self.leaving.extend(self.dependencies.forget(dependency));
         }
         self.dependencies.new.push(edge);
+    }
+
+    /// A job that has ended goes back to waiting for what has not succeeded. That must be there, and must stay.
+    pub(super) fn await_again(&mut self, id: JobId) -> Result<(), Refusal> {
+        // What a job of this turn depends on is kept by the turn itself.
+        let Some(all) = self.dependencies.of.get(&id) else { return Ok(()) };
+        let Some(extra) = &self.entry(id)?.job.extra else { return Ok(()) };
+        let left: Vec<(JobId, StateKind)> = all.iter().filter_map(|id| Some((*id, self.state_kind(*id)?))).collect();
+        let open = left.iter().filter(|(_, state)| *state != StateKind::Succeeded).count();
+        // One that runs after failures, too, waits only for what has not ended, which nobody forgets.
+        let may_lack = extra.on_dependency_failure != OnDependencyFailure::Run && left.len() < all.len();
+        if may_lack && open < extra.waiting_on as usize && !planted(Defect::ForgottenAwaited) {
+            return Err(Refusal::DependencyForgotten);
+        }
+        let over = left.into_iter().filter(|(_, state)| state.is_finished()).map(|(id, _)| id);
+        self.dependencies.awaited.extend(over);
+        Ok(())
     }
 
     /// A job with dependents has ended: they will be told in this turn.
@@ -185,11 +267,7 @@ impl Brain {
                 dependents.iter().for_each(|dependent| self.tell(id, *dependent));
                 self.leaving.extend(dependents);
             } else {
-                let under_way = self.dependencies.settling.contains_key(&id);
-                self.dependencies.settle(id, Telling { told: None, outdated: under_way });
-                if !under_way {
-                    self.read_dependents(id, None);
-                }
+                self.dependencies.settle(id, None);
             }
         }
     }
@@ -197,32 +275,47 @@ impl Brain {
     /// An earlier leader ended before it had told everybody of this end.
     pub(super) fn go_on_telling(&mut self, mark: Settling, job: Job) {
         self.jobs.entry(mark.job).or_insert_with(|| Entry::stored(job));
-        self.dependencies.settling.insert(mark.job, Telling { told: mark.told, outdated: false });
-        self.read_dependents(mark.job, mark.told);
+        self.dependencies.go_on(mark.job, mark.told);
     }
 
     fn state_kind(&self, id: JobId) -> Option<StateKind> {
         self.jobs.get(&id).map(|entry| entry.job.state.kind())
     }
 
-    pub(super) fn read_dependents(&mut self, job: JobId, after: Option<JobId>) {
-        self.reads.asked(Source::Dependents(job), self.batch);
-        self.effects.push(Effect::ReadDependents { job, after, limit: self.config.window });
-    }
-
-    /// A page of those that wait for a job whose end is being told. One that was asked for a former end is left unread,
-    /// and another is asked for.
-    pub(super) fn take_dependents(&mut self, id: JobId, after: Option<JobId>, limit: usize, found: Vec<Job>) {
-        let believed = self.believed(Source::Dependents(id), &found);
-        let Some(Telling { told, outdated }) = self.dependencies.settling.get(&id).copied() else { return };
-        if outdated || told != after {
-            self.dependencies.settling.insert(id, Telling { told, outdated: false });
-            self.read_dependents(id, told);
+    /// Asks for the next page of those that are to be told, unless one is under way. Many ends share it: each is given its
+    /// part.
+    pub(super) fn read_dependents(&mut self) {
+        if self.dependencies.unread.is_empty() || self.reads.is_open(Source::Dependents) {
             return;
         }
+        let of = self.dependencies.next_page(self.config.window.div_ceil(2));
+        let each = (self.config.window / of.len().max(1)).max(1);
+        self.reads.asked(Source::Dependents, self.batch);
+        self.effects.push(Effect::ReadDependents { of, each });
+    }
+
+    /// A page of those that wait for jobs whose ends are being told. What was read for a former end is left aside, and
+    /// read again.
+    pub(super) fn take_dependents(&mut self, of: &[Settling], each: usize, found: Vec<(JobId, Job)>) {
+        let mut pages: IdMap<JobId, Vec<Job>> = IdMap::default();
+        for (dependency, job) in found {
+            pages.entry(dependency).or_default().push(job);
+        }
+        for mark in of {
+            let found = pages.remove(&mark.job).unwrap_or_default();
+            let believed = self.believed(Source::Dependents, &found);
+            if self.dependencies.arrived(*mark) {
+                self.tell_page(*mark, each, found, believed);
+            }
+        }
+        self.reads.answered(Source::Dependents);
+    }
+
+    fn tell_page(&mut self, mark: Settling, each: usize, found: Vec<Job>, believed: usize) {
+        let Settling { job: id, told } = mark;
         // It was sent for again meanwhile: whoever has not heard of its former end waits for the next.
         let over = self.state_kind(id).is_some_and(StateKind::is_finished);
-        let all = !over || (believed == found.len() && found.len() < limit);
+        let all = !over || (believed == found.len() && found.len() < each);
         let mut last = told;
         for job in found.into_iter().take(believed) {
             last = Some(job.id);
@@ -234,8 +327,7 @@ impl Brain {
             self.dependencies.settled(id);
             self.leaving.push(id);
         } else {
-            self.dependencies.settle(id, Telling { told: last, outdated: false });
-            self.read_dependents(id, last);
+            self.dependencies.settle(id, last);
         }
     }
 
@@ -266,11 +358,27 @@ impl Brain {
             // It may be replayed and succeed: that must not count a second time.
             self.dependencies.dropped.push(Edge { dependency: id, dependent });
         }
-        self.mark(dependent);
         if left == 0 && waiting {
             let released = self.step(dependent, &Event::Satisfied(not_before));
             debug_assert!(released.is_ok(), "{released:?}");
+        } else {
+            self.mark(dependent);
         }
+    }
+
+    /// A job that was released and given to a worker in the same turn needs no row for it: its placement says both.
+    pub(super) fn note_release(&mut self, id: JobId) {
+        if let Some(entry) = self.jobs.get_mut(&id)
+            && entry.batch != self.batch
+        {
+            entry.batch = self.batch;
+            self.dependencies.released.insert(id);
+        }
+        self.reads.note_change(id, self.batch);
+    }
+
+    pub(super) fn write_releases(&mut self) {
+        self.dirty_jobs.extend(std::mem::take(&mut self.dependencies.released));
     }
 }
 

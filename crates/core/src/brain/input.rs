@@ -1,5 +1,6 @@
 //! What reaches the brain, and what it wants done in return.
 
+use super::Settling;
 use crate::{
     id::{ExecutionId, JobId, ScheduleId, WorkerId},
     job::{ClassId, Job, Progress},
@@ -184,12 +185,11 @@ pub enum Input {
         limit: usize,
         jobs: Vec<Job>,
     },
-    /// Answers [`Effect::ReadDependents`]: jobs that wait for this one, in the order of their ids.
+    /// Answers [`Effect::ReadDependents`]: what each waits for, and the jobs that wait for it in the order of their ids.
     Dependents {
-        job: JobId,
-        after: Option<JobId>,
-        limit: usize,
-        jobs: Vec<Job>,
+        of: Vec<Settling>,
+        each: usize,
+        jobs: Vec<(JobId, Job)>,
     },
     /// The server leaves in order and wants its workers to go on without it for this long.
     Park {
@@ -389,11 +389,10 @@ pub enum Effect {
         after: Option<(Time, JobId)>,
         limit: usize,
     },
-    /// Jobs that depend on this one are wanted from the store, in the order of their ids.
+    /// Jobs that depend on these are wanted from the store, in the order of their ids, so many of each.
     ReadDependents {
-        job: JobId,
-        after: Option<JobId>,
-        limit: usize,
+        of: Vec<Settling>,
+        each: usize,
     },
 }
 
@@ -450,6 +449,8 @@ pub enum Refusal {
     NotPlaced(String),
     #[error("depends_on: there is no job {0}")]
     NoSuchDependency(JobId),
+    #[error("it waits for a job that did not succeed and is no longer kept; submit it anew, without that dependency")]
+    DependencyForgotten,
     #[error("depends_on: {0} was there already under its idempotency key; name it by its id")]
     DependsOnExisting(JobId),
     #[error("there is no provider '{0}'")]

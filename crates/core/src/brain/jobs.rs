@@ -102,10 +102,12 @@ impl Brain {
 
     pub(super) fn retry(&mut self, id: JobId) -> Result<Answer, Refusal> {
         let job = &self.entry(id)?.job;
-        let by_hand = job.state.kind().is_finished();
-        let waits = by_hand && job.extra.as_ref().is_some_and(|extra| extra.waiting_on > 0);
+        let (by_hand, waits) = (job.state.kind().is_finished(), job.waits_if_retried());
         let event = if waits { Event::RetryWhenSatisfied } else { Event::Retry };
         job.state.next(&event, self.now)?;
+        if waits {
+            self.await_again(id)?;
+        }
         if by_hand && let Some(entry) = self.jobs.get_mut(&id) {
             (entry.job.attempt, entry.job.losses) = (0, 0);
         }
@@ -151,8 +153,8 @@ impl Brain {
     fn forget(&mut self, id: JobId) -> bool {
         let finished = |entry: &&Entry| entry.job.state.kind().is_finished();
         let Some(job) = self.jobs.get(&id).filter(finished).map(|Entry { job, .. }| job.clone()) else { return false };
-        // Its end has not been told to everybody yet, or somebody will tell it of his.
-        if self.dependencies.needs(id) || self.dependencies.are_to_hear(id) {
+        // Its end has not been told to everybody yet, somebody waits for a better one, or somebody will tell it of his.
+        if self.dependencies.needs(id) || self.dependencies.wait_for(id) {
             return false;
         }
         self.discard(id);

@@ -1,7 +1,7 @@
 //! A store's share of the bargain, in memory, for tests and the simulation: all that batches hold besides the rows of jobs,
 //! placements, workers and tokens.
 
-use super::{Batch, Edge, Loaded, ScheduledJob, Settling};
+use super::{Batch, Edge, Facts, Loaded, Missing, ScheduledJob, Settling};
 use crate::{
     dead_letter::DeadLetter,
     id::{DeliveryId, JobId, ScheduleId},
@@ -23,6 +23,8 @@ use uuid::Uuid;
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
     pub edges: BTreeSet<Edge>,
+    /// What each job had to wait for when it was made, whether or not that is still there.
+    pub dependencies: BTreeMap<JobId, Vec<JobId>>,
     pub settling: BTreeMap<JobId, Option<JobId>>,
     pub keys: BTreeMap<Arc<str>, JobId>,
     pub queues: BTreeMap<Arc<str>, QueueRecord>,
@@ -42,6 +44,7 @@ impl Kept {
             if !self.edges.insert(*edge) {
                 return Err(format!("{edge:?} is new twice"));
             }
+            self.dependencies.entry(edge.dependent).or_default().push(edge.dependency);
         }
         batch.dropped_edges.iter().for_each(|edge| _ = self.edges.remove(edge));
         self.settling.extend(batch.settling.iter().map(|mark| (mark.job, mark.told)));
@@ -82,7 +85,8 @@ impl Kept {
         }
         self.deliveries.extend(batch.deliveries.iter().map(|delivery| (delivery.id, delivery.clone())));
         for job in &batch.forgotten {
-            self.edges.retain(|edge| edge.dependency != *job && edge.dependent != *job);
+            self.edges.retain(|edge| edge.dependency != *job);
+            self.dependencies.remove(job);
             self.keys.retain(|_, owner| owner != job);
             self.dead_letters.remove(job);
         }
@@ -120,14 +124,42 @@ impl Kept {
         }
     }
 
-    /// Jobs that depend on this one, in the order of their ids.
-    pub fn dependents(&self, dependency: JobId, after: Option<JobId>, limit: usize) -> Vec<JobId> {
-        let first = Edge { dependency, dependent: after.unwrap_or(JobId(Uuid::nil())) };
-        let of_it = self.edges.range(first..).take_while(|edge| edge.dependency == dependency);
-        of_it.map(|edge| edge.dependent).filter(|dependent| Some(*dependent) > after).take(limit).collect()
+    /// What is read for an input. `job` finds the row of a job.
+    pub fn facts(&self, missing: &Missing, job: impl Fn(JobId) -> Option<Job>) -> Facts {
+        let of = |id: &JobId| Some((*id, self.dependencies.get(id)?.clone()));
+        let dependencies: Vec<(JobId, Vec<JobId>)> = missing.dependents.iter().filter_map(of).collect();
+        let named = missing.jobs.iter().chain(dependencies.iter().flat_map(|(_, ids)| ids));
+        Facts {
+            jobs: named.filter_map(|id| job(*id)).collect(),
+            keys: self.taken(&missing.keys),
+            awaited: self.awaited(&missing.awaited, &job),
+            dependencies,
+        }
     }
 
-    pub fn taken(&self, keys: &[Arc<str>]) -> HashMap<Arc<str>, JobId> {
+    /// Those that depend on these jobs, in the order of their ids, so many of each. `job` finds the row of a job.
+    pub fn dependents(&self, of: &[Settling], each: usize, job: impl Fn(JobId) -> Option<Job>) -> Vec<(JobId, Job)> {
+        let found = |mark: &Settling| {
+            let rows = self.dependents_of(*mark).filter_map(|edge| Some((edge.dependency, job(edge.dependent)?)));
+            rows.take(each).collect::<Vec<_>>()
+        };
+        of.iter().flat_map(found).collect()
+    }
+
+    /// Those of these jobs that unfinished ones depend on.
+    fn awaited(&self, jobs: &[JobId], job: impl Fn(JobId) -> Option<Job>) -> Vec<JobId> {
+        let unfinished = |edge: Edge| job(edge.dependent).is_some_and(|job| !job.state.kind().is_finished());
+        let awaited = |id: &&JobId| self.dependents_of(Settling { job: **id, told: None }).any(unfinished);
+        jobs.iter().filter(awaited).copied().collect()
+    }
+
+    fn dependents_of(&self, mark: Settling) -> impl Iterator<Item = Edge> {
+        let first = Edge { dependency: mark.job, dependent: mark.told.unwrap_or(JobId(Uuid::nil())) };
+        let of_it = self.edges.range(first..).take_while(move |edge| edge.dependency == mark.job);
+        of_it.filter(move |edge| Some(edge.dependent) > mark.told).copied()
+    }
+
+    fn taken(&self, keys: &[Arc<str>]) -> HashMap<Arc<str>, JobId> {
         keys.iter().filter_map(|key| Some((Arc::clone(key), *self.keys.get(key)?))).collect()
     }
 }

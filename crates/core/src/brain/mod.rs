@@ -487,7 +487,7 @@ impl Brain {
             }
             Input::Ready { class, priority, limit, jobs } => self.take_ready(class, priority, limit, &jobs),
             Input::Due { limit, jobs } => self.take_due(limit, &jobs),
-            Input::Dependents { job, after, limit, jobs } => self.take_dependents(job, after, limit, jobs),
+            Input::Dependents { of, each, jobs } => self.take_dependents(&of, each, jobs),
             Input::Park { lease } => self.park(lease),
         }
     }
@@ -510,6 +510,7 @@ impl Brain {
         self.ready.clock(self.now);
         self.open_rates();
         self.place();
+        self.write_releases();
         self.provision();
         self.tell_standing();
         self.write_histories();
@@ -613,6 +614,7 @@ impl Brain {
         self.index(id);
         match event {
             Event::Assign(run) => self.note_placement(id, *run),
+            Event::Satisfied(_) => self.note_release(id),
             _ => self.mark(id),
         }
         self.moved(id, Some(before));
@@ -621,12 +623,13 @@ impl Brain {
 
     /// A job whose row this batch writes anyway needs no other word of its placement.
     fn note_placement(&mut self, id: JobId, run: Run) {
-        let (number, at) = (self.batch, self.now);
+        let (number, at, released) = (self.batch, self.now, self.dependencies.take_released(id));
         if let Some(entry) = self.jobs.get_mut(&id)
-            && entry.batch != number
+            && (released || entry.batch != number)
         {
             (entry.batch, entry.placed) = (number, Some(number));
-            self.placements.add(Placement { job: id, run, at });
+            let released_to = released.then_some(entry.job.seq);
+            self.placements.add(Placement { job: id, run, at, released_to });
         }
         self.reads.note_change(id, number);
     }
@@ -667,8 +670,9 @@ impl Brain {
     }
 
     fn mark(&mut self, id: JobId) {
+        let released = self.dependencies.take_released(id);
         if let Some(entry) = self.jobs.get_mut(&id)
-            && entry.batch != self.batch
+            && (released || entry.batch != self.batch)
         {
             entry.batch = self.batch;
             if let Some(number) = entry.placed.take() {

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 pub(super) enum Source {
     Line(ClassId, Priority),
     Timers,
-    Dependents(JobId),
+    Dependents,
 }
 
 /// A read follows the commit of the batch it was asked in, so it shows all changes up to that batch. Of a job that
@@ -34,6 +34,10 @@ impl Reads {
         self.open.is_empty()
     }
 
+    pub fn is_open(&self, source: Source) -> bool {
+        self.open.contains_key(&source)
+    }
+
     pub(super) fn asked(&mut self, source: Source, batch: u64) {
         self.open.insert(source, batch);
     }
@@ -52,7 +56,7 @@ impl Reads {
     }
 
     /// Changes that every read still under way is sure to show need not be remembered.
-    fn answered(&mut self, source: Source) {
+    pub(super) fn answered(&mut self, source: Source) {
         self.open.remove(&source);
         let Some(oldest) = self.open.values().min().copied() else {
             self.changed.clear();
@@ -77,6 +81,7 @@ impl Brain {
             self.reads.asked(Source::Timers, self.batch);
             self.effects.push(Effect::ReadDue { after, limit: self.config.window });
         }
+        self.read_dependents();
     }
 
     pub(super) fn read_ready(&mut self, wanted: Wanted) {
@@ -99,11 +104,9 @@ impl Brain {
     }
 
     /// How many of the first jobs of a page it tells the truth of.
-    pub(super) fn believed(&mut self, source: Source, found: &[Job]) -> usize {
+    pub(super) fn believed(&self, source: Source, found: &[Job]) -> usize {
         let old = |job: &Job| !self.jobs.contains_key(&job.id) && self.reads.may_be_old(source, job.id);
-        let believed = found.iter().position(old).unwrap_or(found.len());
-        self.reads.answered(source);
-        believed
+        found.iter().position(old).unwrap_or(found.len())
     }
 
     /// Brings a page into memory, and returns the jobs of it of which the page still tells the truth.

@@ -77,7 +77,11 @@ impl Calls {
     }
 
     /// A job by itself: what it depends on is named by ids.
-    pub fn checked(&self, mut spec: v1::JobSpec) -> Result<NewJob, Invalid> {
+    pub fn checked(&self, spec: v1::JobSpec) -> Result<NewJob, Invalid> {
+        self.checked_as(JobId(Uuid::now_v7()), spec)
+    }
+
+    fn checked_as(&self, id: JobId, mut spec: v1::JobSpec) -> Result<NewJob, Invalid> {
         let payload = convert::payload_of(&mut spec);
         let spec = convert::spec_from_wire(spec)?;
         if let Work::Task { payload, .. } = &spec.work
@@ -92,7 +96,7 @@ impl Calls {
         if let Some(secret) = spec.webhook.as_ref().and_then(|webhook| webhook.secret.as_ref()) {
             Key::parse(&secret.0).map_err(|problem| Invalid::new("webhook.secret", problem))?;
         }
-        Ok(NewJob { id: JobId(Uuid::now_v7()), spec, payload })
+        Ok(NewJob { id, spec, payload })
     }
 
     /// Jobs that come together: local names become ids.
@@ -121,8 +125,8 @@ impl Calls {
         let local: Vec<Option<JobId>> = specs.iter().map(|spec| ids.get(&spec.local_name).map(|(_, id)| *id)).collect();
         let jobs = specs.into_iter().zip(local).enumerate();
         let checked = jobs.map(|(i, (spec, local))| {
-            let job = self.checked(spec).map_err(within(i))?;
-            Ok(NewJob { id: local.unwrap_or(job.id), ..job })
+            let id = local.unwrap_or_else(|| JobId(Uuid::now_v7()));
+            self.checked_as(id, spec).map_err(within(i))
         });
         checked.collect()
     }
@@ -130,10 +134,10 @@ impl Calls {
     pub async fn find(&self, id: JobId) -> Result<Job, Problem> {
         let found = self.engine.shared().store.jobs(vec![id]).await?;
         let job = found.into_iter().next().ok_or_else(|| Problem::NotFound(format!("there is no job {id}")))?;
-        if job.state.kind() != StateKind::Pending {
+        // Only such a row may be behind.
+        if !matches!(job.state.kind(), StateKind::Pending | StateKind::Waiting) {
             return Ok(job);
         }
-        // Its row may be behind.
         let placed = self.engine.ask(move |brain| brain.placed(id).cloned()).await?;
         Ok(placed.unwrap_or(job))
     }

@@ -7,7 +7,9 @@ use crate::{
     trace::About,
 };
 use hodei_core::{
-    brain::{Answer, Input, NewJob, ProviderOrder, QueueOrder, Refusal, Registration, ScheduleOrder, TemplateOrder},
+    brain::{
+        Answer, Input, ManyJobs, NewJob, ProviderOrder, QueueOrder, Refusal, Registration, ScheduleOrder, TemplateOrder,
+    },
     id::{JobId, ScheduleId, WorkerId},
     placement::SchedulerSettings,
     spec::JobSpec,
@@ -32,6 +34,7 @@ pub(super) enum Ask {
     Template(Arc<str>, TemplateOrder),
     Cancel(JobId),
     Retry(JobId),
+    Forget(JobId),
     Schedule(Scheduled),
     Disable(ScheduleId),
     Drain(WorkerId),
@@ -188,6 +191,10 @@ impl World {
                 note!(self, "client", About::from(job), "retry");
                 Input::Retry { caller, job }
             }
+            Ask::Forget(job) => {
+                note!(self, "client", About::from(job), "forget");
+                Input::Many { caller, jobs: vec![job], what: ManyJobs::Forget }
+            }
             Ask::Schedule(scheduled) => put(caller, key, attempt, scheduled, time),
             Ask::Disable(schedule) => Input::SetSchedule { caller, schedule, order: ScheduleOrder::Disable },
             Ask::Drain(worker) => Input::Drain { caller, worker, order: Drain::default() },
@@ -296,6 +303,12 @@ impl World {
             (Ask::Resume(job), Ok(_)) => self.check_retried(job, true),
             (Ask::Cancel(job), Ok(Answer::State(kind))) => self.check_cancelled(job, *kind),
             (Ask::Retry(job), Ok(Answer::State(kind))) => self.check_retried(job, *kind == StateKind::Pending),
+            // Whoever deletes a job wonders what became of those that needed it.
+            (Ask::Forget(job), Ok(Answer::Count(1))) => {
+                for dependent in self.ledger.dependents_of(job) {
+                    self.call(Call::new(key, Ask::Retry(dependent)));
+                }
+            }
             (Ask::Register(agent), Err(_)) if self.agents[agent].is_made() => self.not_wanted(agent),
             (Ask::Register(agent), Err(refusal)) => self.check_registration(agent, refusal),
             _ => {}

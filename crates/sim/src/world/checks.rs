@@ -135,6 +135,8 @@ pub(super) struct Ledger {
     /// How many executions a job had when it was last retried by hand.
     eras: HashMap<JobId, usize>,
     acknowledged: Vec<JobId>,
+    /// Jobs that somebody deleted, and how they had ended.
+    gone: HashMap<JobId, StateKind>,
     sent: HashMap<ExecutionId, (JobId, WorkerId)>,
     /// Ends that workers really reported, and whether their spool must still have them.
     reported: HashMap<ExecutionId, Vec<Outcome>>,
@@ -216,6 +218,13 @@ impl Ledger {
         self.open -= usize::from(!job.state.kind().is_finished());
     }
 
+    fn forget(&mut self, id: JobId) {
+        if let Some(job) = self.truth.remove(&id) {
+            self.unindex(&job);
+            self.gone.insert(id, job.state.kind());
+        }
+    }
+
     fn put(&mut self, job: &Job) -> Option<Job> {
         let before = self.truth.insert(job.id, job.clone());
         if let Some(before) = &before {
@@ -263,6 +272,7 @@ impl World {
             ledger.put(&job);
         }
         ledger.eras = self.store.eras.iter().map(|(job, era)| (*job, *era)).collect();
+        ledger.gone.retain(|job, _| !self.store.jobs.contains_key(job));
         let Ledger { ties, blocked, .. } = ledger;
         ties.restart(blocked);
     }
@@ -290,12 +300,14 @@ impl World {
             }
             moved.push((before, job));
         }
+        batch.forgotten.iter().for_each(|job| self.ledger.forget(*job));
         self.check_schedules(batch);
         self.check_capacity();
         assigned.iter().for_each(|job| self.check_may_start(job));
         assigned.iter().for_each(|job| self.check_order(job));
         moved.iter().for_each(|(before, job)| self.check_move(before.as_ref(), job));
         self.check_children(&moved);
+        self.check_deleted();
         self.check_waits(batch);
         let newly = |before: &Option<Job>| before.as_ref().is_none_or(|before| before.rejected().is_none());
         moved.iter().filter(|(before, _)| newly(before)).for_each(|(_, job)| self.check_rejected(job));
@@ -605,14 +617,22 @@ impl World {
     // ---- what was promised --------------------------------------------------------------------------------------
 
     pub(super) fn check_acknowledged(&mut self, job: JobId) {
-        if !self.store.jobs.contains_key(&job) {
+        if !self.is_kept(job) {
             broken(Rule::NothingAcknowledgedIsLost, job, "it was acknowledged and is not stored");
         }
         self.ledger.acknowledged.push(job);
     }
 
+    /// Whether it is stored, or was until somebody deleted it.
+    fn is_kept(&self, job: JobId) -> bool {
+        self.store.jobs.contains_key(&job) || self.ledger.gone.contains_key(&job)
+    }
+
     pub(super) fn check_cancelled(&self, job: JobId, kind: StateKind) {
         let Some(stored) = self.store.jobs.get(&job) else {
+            if self.is_kept(job) {
+                return;
+            }
             broken(Rule::NothingAcknowledgedIsLost, job, "its cancel was acknowledged and it is not stored");
         };
         let forgotten = kind == StateKind::Cancelled
@@ -624,7 +644,7 @@ impl World {
     }
 
     pub(super) fn check_retried(&self, job: JobId, pending: bool) {
-        if pending && !self.store.jobs.contains_key(&job) {
+        if pending && !self.is_kept(job) {
             broken(Rule::NothingAcknowledgedIsLost, job, "its retry was acknowledged and it is not stored");
         }
     }
@@ -751,7 +771,7 @@ impl World {
             }
         }
         for job in &self.ledger.acknowledged {
-            if !self.store.jobs.contains_key(job) {
+            if !self.is_kept(*job) {
                 broken(Rule::NothingAcknowledgedIsLost, *job, "it was acknowledged and is gone");
             }
         }

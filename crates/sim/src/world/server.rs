@@ -10,7 +10,7 @@ use crate::{
     world::{calls::Reply, child_id, run_name},
 };
 use hodei_core::{
-    brain::{Bound, Brain, Caller, Config, Connection, Effect, Facts, Input, NewJob, Report},
+    brain::{Bound, Brain, Caller, Config, Connection, Effect, Input, NewJob, Report},
     id::{ExecutionId, JobId, WorkerId},
     job::Job,
     protocol::{Assignment, Context, Finished, LogAck, LogChunk, ToWorker, Verdict, Welcome},
@@ -415,8 +415,8 @@ impl World {
                 }
             }
             let missing = brain.missing(&input);
-            let jobs = missing.jobs.iter().filter_map(|job| self.store.latest(*job)).map(Cow::into_owned);
-            brain.learn(Facts { jobs: jobs.collect(), keys: self.store.kept.taken(&missing.keys) });
+            let latest = |job: JobId| self.store.latest(job).map(Cow::into_owned);
+            brain.learn(self.store.kept.facts(&missing, latest));
             self.apply(input);
         }
     }
@@ -615,8 +615,9 @@ impl World {
                 }
                 Input::Due { limit, jobs }
             }
-            Effect::ReadDependents { job, after, limit } => {
-                Input::Dependents { job, after, limit, jobs: self.store.dependents(job, after, limit) }
+            Effect::ReadDependents { of, each } => {
+                let jobs = self.store.dependents(&of, each);
+                Input::Dependents { of, each, jobs }
             }
             _ => return,
         };

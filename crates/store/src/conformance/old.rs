@@ -97,7 +97,7 @@ pub(crate) fn old_rows() -> Vec<OldRow> {
 /// A job that went to a worker, and whose row does not say so yet.
 pub(crate) fn old_placements() -> Vec<u8> {
     let mut record = Vec::new();
-    let placements = vec![Placement { job: job_id(2), run: run(9), at: Time(1_500) }];
+    let placements = vec![(job_id(2), run(9), Time(1_500))];
     encode_compact(&placements, &mut record).expect("a record");
     record
 }

@@ -25,8 +25,10 @@ fn edge(dependency: u64, dependent: u64) -> Edge {
 }
 
 async fn dependents(store: &Arc<dyn Store>, job: u64, after: Option<u64>, limit: usize) -> Vec<JobId> {
-    let found = store.dependents(job_id(job), after.map(job_id), limit).await.expect("dependents");
-    found.into_iter().map(|job| job.id).collect()
+    let of = Settling { job: job_id(job), told: after.map(job_id) };
+    let found = store.dependents(vec![of], limit).await.expect("dependents");
+    assert!(found.iter().all(|(dependency, _)| *dependency == of.job));
+    found.into_iter().map(|(_, job)| job.id).collect()
 }
 
 pub async fn links_come_and_go(store: Arc<dyn Store>) {
@@ -47,7 +49,10 @@ pub async fn links_come_and_go(store: Arc<dyn Store>) {
     assert_eq!(dependents(&store, 1, Some(5), 9).await, []);
     assert_eq!(dependents(&store, 2, None, 9).await, [job_id(3)]);
     assert_eq!(dependents(&store, 3, None, 9).await, []);
-    assert_eq!(store.dependents(job_id(2), None, 9).await.expect("dependents"), [pending(3)]);
+    let of = vec![mark(2, None), mark(3, None), mark(1, Some(3))];
+    let mut found = store.dependents(of, 1).await.expect("dependents");
+    found.sort_by_key(|(dependency, _)| *dependency);
+    assert_eq!(found, [(job_id(1), pending(4)), (job_id(2), pending(3))]);
     assert_eq!(store.settling().await.expect("settling"), [mark(1, Some(3)), mark(2, None)]);
     let mut keys = store.keys(["ü", "a", "b", "a\0"].map(Arc::from).to_vec()).await.expect("keys");
     keys.sort();
@@ -60,6 +65,10 @@ pub async fn links_come_and_go(store: Arc<dyn Store>) {
     };
     leader.commit(batch, vec![]).await;
     assert_eq!(dependents(&store, 1, None, 9).await, [3, 5].map(job_id));
+    // The edge to a forgotten job takes no place in a page.
+    leader.commit(Batch { forgotten: vec![job_id(3)], ..Batch::default() }, vec![]).await;
+    assert_eq!(dependents(&store, 1, None, 1).await, [job_id(5)]);
+    leader.commit(jobs_batch([new(pending(3))]), vec![]).await;
     // A key stays with the first that has it.
     let batch = Batch { keys: vec![("a".into(), job_id(3)), ("c".into(), job_id(3))], ..Batch::default() };
     leader.commit(batch, vec![]).await;
@@ -545,7 +554,10 @@ pub async fn forgotten_jobs_leave_nothing(store: Arc<dyn Store>) {
     leader.commit_aside(Aside { deliveries: vec![late], ..Aside::default() }).await;
     assert_eq!(traces(&store, 1).await, Vec::<&str>::new());
     leader.commit(Batch { keys: vec![("key 1".into(), job_id(1))], ..jobs_batch([new(pending(1))]) }, vec![]).await;
-    assert_eq!(traces(&store, 1).await, ["row", "payload", "key"]);
+    // An edge goes with the job that is waited for; nobody is given the id of a forgotten one.
+    assert_eq!(traces(&store, 1).await, ["row", "payload", "dependency", "key"]);
+    leader.commit(Batch { forgotten: vec![job_id(21)], ..Batch::default() }, vec![]).await;
+    assert_eq!(dependents(&store, 21, None, 9).await, []);
 }
 
 const NOON: i64 = 1_800_000_000_000;
@@ -646,7 +658,7 @@ pub async fn listings_look_at_a_bounded_number_of_rows(store: Arc<dyn Store>) {
     assert_eq!((many.jobs.len(), many.next), (10_000, Some(job_id(14_000))));
 }
 
-pub async fn expired_jobs_are_those_that_nothing_needs(store: Arc<dyn Store>) {
+pub async fn expired_jobs_are_old_and_over(store: Arc<dyn Store>) {
     let mut leader = Leader::of(&store).await;
     let day = 86_400_000;
     let ended = |n: u64, made_on: i64, ended_on: i64, state: fn(Time) -> State| {
@@ -666,14 +678,8 @@ pub async fn expired_jobs_are_those_that_nothing_needs(store: Arc<dyn Store>) {
         ended(7, 3, 3, waits),
         ended(8, 9, 9, good),
     ];
-    let mut jobs = jobs.to_vec();
-    let link = |from: usize, to: usize| Edge { dependency: jobs[from - 1].id, dependent: jobs[to - 1].id };
-    let edges = vec![link(4, 6), link(4, 7), link(5, 6)];
-    for n in [4, 5] {
-        jobs[n - 1].extra_mut().has_dependents = true;
-    }
     let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
-    leader.commit(Batch { edges, ..jobs_batch(jobs.iter().cloned().map(new)) }, vec![]).await;
+    leader.commit(jobs_batch(jobs.iter().cloned().map(new)), vec![]).await;
     let before = Time(NOON + 4 * day);
     let all = |state, before: Time| {
         let store = Arc::clone(&store);
@@ -691,7 +697,7 @@ pub async fn expired_jobs_are_those_that_nothing_needs(store: Arc<dyn Store>) {
             }
         }
     };
-    assert_eq!(all(StateKind::Succeeded, before).await, [ids[0], ids[4], ids[5]]);
+    assert_eq!(all(StateKind::Succeeded, before).await, [ids[0], ids[3], ids[4], ids[5]]);
     assert_eq!(all(StateKind::Failed, before).await, [ids[2]]);
     assert_eq!(all(StateKind::Waiting, before).await, [], "it is not finished");
     assert_eq!(all(StateKind::Succeeded, Time(NOON)).await, []);
@@ -703,6 +709,25 @@ pub async fn expired_jobs_are_those_that_nothing_needs(store: Arc<dyn Store>) {
     let (found, next) = store.expired(StateKind::Succeeded, before, Some(ids[1]), 5).await.expect("expired");
     assert!(found.is_empty() && next.is_some(), "it looked at enough");
     assert_eq!(all(StateKind::Succeeded, before).await, [ids[0], ids[3], ids[4], ids[5], ids[6]]);
+}
+
+pub async fn jobs_are_awaited_while_unfinished_ones_depend_on_them(store: Arc<dyn Store>) {
+    let mut leader = Leader::of(&store).await;
+    let in_state = |n: u64, state: State| Job { state, ..pending(n) };
+    let over = |n: u64| in_state(n, State::Succeeded { at: Time(9) });
+    let waits = |n: u64| in_state(n, State::Waiting { since: Time(9) });
+    let jobs = [over(1), over(2), over(3), waits(4), over(5), pending(6)];
+    let edges = vec![edge(1, 4), edge(1, 5), edge(2, 5), edge(4, 6)];
+    leader.commit(Batch { edges, ..jobs_batch(jobs.into_iter().map(new)) }, vec![]).await;
+    let asked: Vec<JobId> = [1, 2, 3, 4, 9].map(job_id).to_vec();
+    let awaited = async || {
+        let mut found = store.awaited(asked.clone()).await.expect("awaited");
+        found.sort();
+        found
+    };
+    assert_eq!(awaited().await, [job_id(1), job_id(4)]);
+    leader.commit(Batch { forgotten: vec![job_id(6)], ..jobs_batch([known(over(4))]) }, vec![]).await;
+    assert_eq!(awaited().await, [], "what is forgotten waits for nobody");
 }
 
 /// A batch with something for every table that keeps sums.

@@ -145,8 +145,8 @@ impl Store for Postgres {
         self.read(move |client| pages::list(client, filter, before, limit))
     }
 
-    fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>> {
-        self.read(move |client| read::dependents(client, job, after, limit))
+    fn dependents(&self, of: Vec<Settling>, each: usize) -> Answer<'_, Vec<(JobId, Job)>> {
+        self.read(move |client| read::dependents(client, of, each))
     }
 
     fn settling(&self) -> Answer<'_, Vec<Settling>> {
@@ -229,6 +229,10 @@ impl Store for Postgres {
 
     fn journal_ends(&self) -> Answer<'_, Option<(JournalId, JournalId)>> {
         self.read(pages::journal_ends)
+    }
+
+    fn awaited(&self, jobs: Vec<JobId>) -> Answer<'_, Vec<JobId>> {
+        self.read(move |client| read::awaited(client, jobs))
     }
 
     fn expired(

@@ -3,7 +3,7 @@
 use super::read::{query, queue_counts, records};
 use crate::{
     AuditFilter, DeadLetterFilter, DeadLetterPage, DeliveryFilter, ErrorGroup, Filter, Page, StoreError,
-    listing::{LOOKS, Span, Walk, Walked, Walker, has_dependents, is_over, made_before, newest_first},
+    listing::{LOOKS, Span, Walk, Walked, Walker, is_over, made_before, newest_first},
     record::{decode, delivery_number, signed, state_number, unsigned},
 };
 use deadpool_postgres::Object;
@@ -18,7 +18,6 @@ use hodei_core::{
     time::Time,
     webhook::Delivery,
 };
-use std::collections::BTreeSet;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -40,11 +39,6 @@ pub const OVER: &str = "
     FROM jobs WHERE (state, id) > ($1::smallint, $2) AND (state, id) < ($1::smallint, $3) ORDER BY state, id LIMIT $5";
 pub const AFTER: &str = "
     SELECT record FROM jobs WHERE (state, id) > ($1::smallint, $2::uuid) AND state <= $1 ORDER BY state, id LIMIT $3";
-pub const WITH_UNFINISHED_DEPENDENTS: &str = "
-    SELECT over.id FROM unnest($1::uuid[]) AS over (id) CROSS JOIN LATERAL (
-        SELECT 1 FROM edges CROSS JOIN LATERAL (SELECT state FROM jobs WHERE jobs.id = edges.dependent OFFSET 0) AS job
-        WHERE edges.dependency = over.id AND job.state NOT IN (4, 5, 6, 7) LIMIT 1
-    ) AS unfinished";
 pub const LETTERS: &str = "
     SELECT failed_at, job, CASE WHEN ($4::text IS NULL OR queue = $4) AND ($5::text IS NULL OR task_type = $5)
                                      AND ($6::text IS NULL OR kind = $6) THEN record END
@@ -170,15 +164,11 @@ pub async fn expired(
     loop {
         let page = walker.appetite(false);
         let rows = query(&client, OVER, &[&state, &after, &below, &before.0, &signed(page as u64)]).await?;
-        let mut looked: Vec<(JobId, Option<Job>)> = Vec::with_capacity(rows.len());
+        let mut go_on = rows.len() == page;
         for row in &rows {
             after = row.try_get(0)?;
-            looked.push((JobId(after), record::<Job>(row, 1)?.filter(|job| is_over(job, before))));
-        }
-        let needed = with_unfinished_dependents(&client, &looked).await?;
-        let mut go_on = rows.len() == page;
-        for (id, job) in looked {
-            if !walker.look(id, job.filter(|_| !needed.contains(&id)).map(|_| id)) {
+            let over = record::<Job>(row, 1)?.is_some_and(|job| is_over(&job, before));
+            if !walker.look(JobId(after), over.then_some(JobId(after))) {
                 go_on = false;
                 break;
             }
@@ -188,19 +178,6 @@ pub async fn expired(
             return Ok((walked.found, walked.stopped));
         }
     }
-}
-
-async fn with_unfinished_dependents(
-    client: &Object,
-    looked: &[(JobId, Option<Job>)],
-) -> Result<BTreeSet<JobId>, StoreError> {
-    let asked = looked.iter().filter_map(|(id, job)| job.as_ref().filter(|job| has_dependents(job)).map(|_| id.0));
-    let asked: Vec<Uuid> = asked.collect();
-    if asked.is_empty() {
-        return Ok(BTreeSet::new());
-    }
-    let rows = query(client, WITH_UNFINISHED_DEPENDENTS, &[&asked]).await?;
-    rows.iter().map(|row| Ok(JobId(row.try_get(0)?))).collect()
 }
 
 pub async fn dead_letters(

@@ -47,9 +47,18 @@ pub const DUE: &str = "
     SELECT record FROM jobs WHERE due_at IS NOT NULL AND (due_at, id) > ($1, $2)
     ORDER BY due_at, id LIMIT $3";
 pub const DEPENDENTS: &str = "
-    SELECT job.record FROM edges
-    CROSS JOIN LATERAL (SELECT record FROM jobs WHERE jobs.id = edges.dependent OFFSET 0) AS job
-    WHERE edges.dependency = $1 AND edges.dependent > $2 ORDER BY edges.dependency, edges.dependent LIMIT $3";
+    SELECT ended.job, waiting.record FROM unnest($1::uuid[], $2::uuid[]) AS ended (job, told)
+    CROSS JOIN LATERAL (
+        SELECT job.record FROM edges
+        CROSS JOIN LATERAL (SELECT record FROM jobs WHERE jobs.id = edges.dependent OFFSET 0) AS job
+        WHERE edges.dependency = ended.job AND edges.dependent > ended.told
+        ORDER BY edges.dependency, edges.dependent LIMIT $3
+    ) AS waiting";
+pub const AWAITED: &str = "
+    SELECT ended.id FROM unnest($1::uuid[]) AS ended (id) CROSS JOIN LATERAL (
+        SELECT 1 FROM edges CROSS JOIN LATERAL (SELECT state FROM jobs WHERE jobs.id = edges.dependent OFFSET 0) AS job
+        WHERE edges.dependency = ended.id AND job.state NOT IN (4, 5, 6, 7) LIMIT 1
+    ) AS unfinished";
 
 pub async fn active(client: Object) -> Result<Vec<Job>, StoreError> {
     records(&client, ACTIVE, &[]).await
@@ -115,14 +124,20 @@ pub async fn data(client: Object, ids: Vec<JobId>) -> Result<Vec<JobData>, Store
     rows.iter().map(data).collect()
 }
 
-pub async fn dependents(
-    client: Object,
-    job: JobId,
-    after: Option<JobId>,
-    limit: usize,
-) -> Result<Vec<Job>, StoreError> {
-    let after = after.unwrap_or(JobId::NIL);
-    records(&client, DEPENDENTS, &[&job.0, &after.0, &signed(limit as u64)]).await
+pub async fn dependents(client: Object, of: Vec<Settling>, each: usize) -> Result<Vec<(JobId, Job)>, StoreError> {
+    let jobs: Vec<Uuid> = of.iter().map(|mark| mark.job.0).collect();
+    let told: Vec<Uuid> = of.iter().map(|mark| mark.told.unwrap_or(JobId::NIL).0).collect();
+    let rows = query(&client, DEPENDENTS, &[&jobs, &told, &signed(each as u64)]).await?;
+    let found = |row: &Row| Ok((JobId(row.try_get(0)?), decode::<Job>(row.try_get(1)?)?));
+    let mut found = rows.iter().map(found).collect::<Result<Vec<_>, StoreError>>()?;
+    found.sort_unstable_by_key(|(dependency, job)| (*dependency, job.id));
+    Ok(found)
+}
+
+pub async fn awaited(client: Object, jobs: Vec<JobId>) -> Result<Vec<JobId>, StoreError> {
+    let jobs: Vec<Uuid> = jobs.iter().map(|job| job.0).collect();
+    let rows = query(&client, AWAITED, &[&jobs]).await?;
+    rows.iter().map(|row| Ok(JobId(row.try_get(0)?))).collect()
 }
 
 pub async fn settling(client: Object) -> Result<Vec<Settling>, StoreError> {

@@ -125,7 +125,6 @@ statements! {
              owed AS (DELETE FROM deliveries WHERE job = ANY ($1::uuid[]))
         DELETE FROM jobs WHERE id = ANY ($1::uuid[])";
     forget_dependents: "DELETE FROM edges WHERE dependency = ANY ($1::uuid[])";
-    forget_dependencies: "DELETE FROM edges WHERE dependent = ANY ($1::uuid[])";
 }
 
 /// After the rows of jobs, to which some of it belongs. What is forgotten goes last, so that nothing of it stays.
@@ -372,7 +371,7 @@ impl<'a> Rows<'_, 'a> {
         let statements = self.statements;
         for jobs in jobs.chunks(STATEMENT_ROWS) {
             self.drop_letters(uuids(jobs));
-            for statement in [&statements.forget, &statements.forget_dependents, &statements.forget_dependencies] {
+            for statement in [&statements.forget, &statements.forget_dependents] {
                 self.send(statement, vec![Box::new(uuids(jobs))]);
             }
         }

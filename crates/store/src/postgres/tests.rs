@@ -247,13 +247,13 @@ fn statements() -> Vec<(&'static str, String, Vec<&'static str>)> {
         (read::LANES, String::new(), vec!["jobs_ready"]),
         (read::READY, "(1, 1::smallint, 1, 10)".into(), vec!["jobs_ready"]),
         (read::DUE, format!("(1, {ID}, 10)"), vec!["jobs_due"]),
-        (read::DEPENDENTS, format!("({ID}, {ID}, 10)"), vec!["edges_pkey", "jobs_pkey"]),
+        (read::DEPENDENTS, format!("({IDS}, {IDS}, 10)"), vec!["edges_pkey", "jobs_pkey"]),
         (pages::EACH_JOB, format!("{jobs})"), vec!["jobs_pkey"]),
         (pages::OF_STATE, format!("{jobs}, 1::smallint)"), vec!["jobs_state"]),
         (pages::OF_QUEUE, format!("{jobs})"), vec!["jobs_queue"]),
         (pages::OVER, format!("(4::smallint, {ID}, {ID}, 1, 10)"), vec!["jobs_state"]),
         (pages::AFTER, format!("(5::smallint, {ID}, 10)"), vec!["jobs_state"]),
-        (pages::WITH_UNFINISHED_DEPENDENTS, format!("({IDS})"), vec!["edges_pkey", "jobs_pkey"]),
+        (read::AWAITED, format!("({IDS})"), vec!["edges_pkey", "jobs_pkey"]),
         (pages::LETTERS, format!("(1, {ID}, 1, 'q', 't', 'k', 10)"), vec!["dead_letters_time"]),
         (pages::LETTERS_ALIKE, format!("(1, {ID}, 1, 'q', 't', 'k', 10, 5)"), vec!["dead_letters_alike"]),
         (pages::LARGEST_GROUPS, "(10)".into(), vec!["dead_letter_groups_count", "dead_letters_alike"]),
@@ -281,7 +281,6 @@ fn statements() -> Vec<(&'static str, String, Vec<&'static str>)> {
         ),
         (write("forget"), format!("({IDS})"), vec!["settling_pkey", "idempotency_keys_job", "deliveries_job"]),
         (write("forget_dependents"), format!("({IDS})"), vec!["edges_pkey"]),
-        (write("forget_dependencies"), format!("({IDS})"), vec!["edges_dependent"]),
     ]
 }
 

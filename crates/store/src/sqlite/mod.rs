@@ -124,8 +124,8 @@ impl Store for Sqlite {
         self.read(move |connection| pages::list(connection, &filter, before, limit))
     }
 
-    fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Answer<'_, Vec<Job>> {
-        self.read(move |connection| read::dependents(connection, job, after, limit))
+    fn dependents(&self, of: Vec<Settling>, each: usize) -> Answer<'_, Vec<(JobId, Job)>> {
+        self.read(move |connection| read::dependents(connection, &of, each))
     }
 
     fn settling(&self) -> Answer<'_, Vec<Settling>> {
@@ -208,6 +208,10 @@ impl Store for Sqlite {
 
     fn journal_ends(&self) -> Answer<'_, Option<(JournalId, JournalId)>> {
         self.read(pages::journal_ends)
+    }
+
+    fn awaited(&self, jobs: Vec<JobId>) -> Answer<'_, Vec<JobId>> {
+        self.read(move |connection| read::awaited(connection, &jobs))
     }
 
     fn expired(

@@ -3,7 +3,7 @@
 use super::read::{blob, queue_counts, records, uuid};
 use crate::{
     AuditFilter, DeadLetterFilter, DeadLetterPage, DeliveryFilter, ErrorGroup, Filter, Page, StoreError,
-    listing::{LOOKS, Span, Walk, Walked, Walker, has_dependents, is_over, made_before, newest_first},
+    listing::{LOOKS, Span, Walk, Walked, Walker, is_over, made_before, newest_first},
     record::{decode, delivery_number, signed, state_number, unsigned},
 };
 use hodei_core::{
@@ -33,10 +33,6 @@ pub const OVER: &str = "
     FROM jobs INDEXED BY jobs_state WHERE state = ?1 AND id > ?2 AND id < ?3 ORDER BY id";
 pub const AFTER: &str = "
     SELECT record FROM jobs INDEXED BY jobs_state WHERE state = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
-// The cross join keeps SQLite from beginning with the jobs.
-pub const UNFINISHED_DEPENDENT: &str = "
-    SELECT 1 FROM edges CROSS JOIN jobs ON jobs.id = edges.dependent
-    WHERE edges.dependency = ?1 AND jobs.state NOT IN (4, 5, 6, 7) LIMIT 1";
 pub const LETTERS: &str = "
     SELECT failed_at, job,
            CASE WHEN (?4 IS NULL OR queue = ?4) AND (?5 IS NULL OR task_type = ?5) AND (?6 IS NULL OR kind = ?6)
@@ -86,13 +82,12 @@ pub const AUDIT_OF_BOTH: &str = "
     WHERE actor = ?3 AND action = ?4 AND number < ?1 ORDER BY number DESC LIMIT ?2";
 
 #[cfg(test)]
-pub const ALL: [&str; 23] = [
+pub const ALL: [&str; 22] = [
     AFTER,
     EACH_JOB,
     OF_STATE,
     OF_QUEUE,
     OVER,
-    UNFINISHED_DEPENDENT,
     LETTERS,
     LETTERS_ALIKE,
     LARGEST_GROUPS,
@@ -176,7 +171,6 @@ pub fn expired(
         return Ok((Vec::new(), after));
     }
     let mut walker = Walker::new(limit, LOOKS);
-    let mut waits = connection.prepare_cached(UNFINISHED_DEPENDENT)?;
     let mut statement = connection.prepare_cached(OVER)?;
     let after = after.unwrap_or(JobId::NIL);
     let mut rows =
@@ -184,10 +178,7 @@ pub fn expired(
     while let Some(row) = rows.next()? {
         let id = JobId(uuid(row, 0)?);
         let job = row.get_ref(1)?.as_blob_or_null().map_err(not_a_record)?.map(decode::<Job>).transpose()?;
-        let over = match job.filter(|job| is_over(job, before)) {
-            Some(job) if has_dependents(&job) => !waits.exists((id.as_bytes(),))?,
-            other => other.is_some(),
-        };
+        let over = job.is_some_and(|job| is_over(&job, before));
         if !walker.look(id, over.then_some(id)) {
             break;
         }

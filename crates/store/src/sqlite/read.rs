@@ -89,6 +89,10 @@ pub const DUE: &str = "
 pub const DEPENDENTS: &str = "
     SELECT jobs.record FROM edges CROSS JOIN jobs ON jobs.id = edges.dependent
     WHERE edges.dependency = ?1 AND edges.dependent > ?2 ORDER BY edges.dependent LIMIT ?3";
+// The cross join keeps SQLite from beginning with the jobs.
+pub const AWAITED: &str = "
+    SELECT 1 FROM edges CROSS JOIN jobs ON jobs.id = edges.dependent
+    WHERE edges.dependency = ?1 AND jobs.state NOT IN (4, 5, 6, 7) LIMIT 1";
 pub const LOGS: &str = "
     SELECT execution_id, first, count, data FROM log_chunks
     WHERE job_id = ?1 AND (execution_id, first) >= (?2, ?3) ORDER BY execution_id, first";
@@ -193,14 +197,28 @@ pub fn data(connection: &Connection, ids: &[JobId]) -> Result<Vec<JobData>, Stor
     Ok(found)
 }
 
-pub fn dependents(
-    connection: &Connection,
-    job: JobId,
-    after: Option<JobId>,
-    limit: usize,
-) -> Result<Vec<Job>, StoreError> {
-    let after = after.unwrap_or(JobId::NIL);
-    records(connection, DEPENDENTS, (job.as_bytes(), after.as_bytes(), signed(limit as u64)))
+pub fn dependents(connection: &Connection, of: &[Settling], each: usize) -> Result<Vec<(JobId, Job)>, StoreError> {
+    let mut statement = connection.prepare_cached(DEPENDENTS)?;
+    let mut found = Vec::new();
+    for Settling { job, told } in of {
+        let told = told.unwrap_or(JobId::NIL);
+        let mut rows = statement.query((job.as_bytes(), told.as_bytes(), signed(each as u64)))?;
+        while let Some(row) = rows.next()? {
+            found.push((*job, decode(blob(row, 0)?)?));
+        }
+    }
+    Ok(found)
+}
+
+pub fn awaited(connection: &Connection, jobs: &[JobId]) -> Result<Vec<JobId>, StoreError> {
+    let mut statement = connection.prepare_cached(AWAITED)?;
+    let mut found = Vec::new();
+    for job in jobs {
+        if statement.exists((job.as_bytes(),))? {
+            found.push(*job);
+        }
+    }
+    Ok(found)
 }
 
 pub fn settling(connection: &Connection) -> Result<Vec<Settling>, StoreError> {

@@ -283,15 +283,14 @@ fn write_audit(transaction: &Transaction, lines: &[AuditEntry], buffer: &mut Vec
 #[cfg(test)]
 pub const ALL: [&str; 4] = [DROP_EDGE, DROP_LETTER, PUT_DELIVERY, TRIM_JOURNAL];
 
-/// Everything that belongs to one job, besides its dead letter.
-pub const FORGET: [&str; 10] = [
+/// Everything that belongs to one job, besides its dead letter. What it waited for keeps the edge to it, and leads nowhere.
+pub const FORGET: [&str; 9] = [
     "DELETE FROM jobs WHERE id = ?1",
     "DELETE FROM job_specs WHERE id = ?1",
     "DELETE FROM job_results WHERE id = ?1",
     "DELETE FROM job_data WHERE id = ?1",
     "DELETE FROM log_chunks WHERE job_id = ?1",
     "DELETE FROM edges WHERE dependency = ?1",
-    "DELETE FROM edges INDEXED BY edges_dependent WHERE dependent = ?1",
     "DELETE FROM settling WHERE job = ?1",
     "DELETE FROM idempotency_keys INDEXED BY idempotency_keys_job WHERE job = ?1",
     "DELETE FROM deliveries INDEXED BY deliveries_job WHERE job = ?1",

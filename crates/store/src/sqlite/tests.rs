@@ -168,7 +168,7 @@ async fn the_log_is_folded_away() {
 fn no_statement_scans_what_grows() {
     let folder = tempfile::tempdir().expect("folder");
     let connection = open_for_writing(&folder.path().join("hodei.db")).expect("open");
-    let reads = [read::ACTIVE, read::NEXT_LANE, read::READY, read::DUE, read::DEPENDENTS, read::LOGS];
+    let reads = [read::ACTIVE, read::NEXT_LANE, read::READY, read::DUE, read::DEPENDENTS, read::AWAITED, read::LOGS];
     for sql in reads.iter().chain(&pages::ALL).chain(&rows::ALL).chain(&rows::FORGET) {
         let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("plan");
         let mut rows = statement.raw_query();

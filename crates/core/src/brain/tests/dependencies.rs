@@ -270,3 +270,135 @@ fn what_waits_for_somebody_from_outside_is_no_work() {
     rig.set_queue("default", QueueOrder::Resume);
     assert!(rig.server.brain.has_work());
 }
+
+/// A job that goes to a worker in the turn that released it costs no row for it, and a new leader finds it there.
+#[test]
+fn a_release_that_is_a_placement_writes_no_row_and_is_not_lost() {
+    let mut rig = Rig::new();
+    rig.worker(1, slots(2));
+    let first = rig.enqueue(spec());
+    let second = rig.enqueue(after(&[first]));
+    let run = rig.execution(first);
+    let finished = ended(run, Outcome::Succeeded, rig.server.now.wall);
+    let report = Report::Finished(finished, Vec::new());
+    rig.server.input(Input::Report { caller: None, worker: worker_id(1), report });
+    rig.server.turn(false);
+    rig.server.commit();
+    assert_eq!(rig.server.store.jobs[&second].state.kind(), StateKind::Waiting, "its row is behind");
+    let placed = rig.server.store.current()[&second].clone();
+    assert_eq!(
+        (placed.state.kind(), placed.extra.as_ref().map(|extra| extra.waiting_on)),
+        (StateKind::Scheduled, Some(0))
+    );
+    rig.restart();
+    assert_eq!(rig.job(second), placed);
+    assert_eq!(rig.server.store.jobs[&second], placed, "and it is in its row now");
+}
+
+/// What waits for a job that has failed waits for somebody to send it again: as long as one does, it is kept.
+#[test]
+fn a_job_that_others_wait_for_is_not_forgotten() {
+    let mut rig = Rig::with(small_windows());
+    rig.worker(1, slots(2));
+    let first = rig.enqueue(fragile());
+    rig.fail(first);
+    // Both come to the server before either is stored.
+    let waits = rig.new_job(with_policy(&[first], OnDependencyFailure::Wait));
+    let second = waits.id;
+    rig.server.input(Input::Enqueue { caller: Caller(0), jobs: vec![waits] });
+    assert_eq!(rig.many(&[first], ManyJobs::Forget), 0, "in the same turn");
+    assert_eq!(rig.many(&[first], ManyJobs::Forget), 0, "when it is stored");
+    rig.restart();
+    rig.connect(worker_id(1), incarnation(1), &[]);
+    assert_eq!(rig.many(&[first], ManyJobs::Forget), 0, "when only the store knows of it");
+    rig.retry(first).expect("retried");
+    rig.succeed(first);
+    assert_eq!(rig.many(&[first], ManyJobs::Forget), 0, "its result is wanted");
+    rig.succeed(second);
+    assert_eq!(rig.many(&[first], ManyJobs::Forget), 1);
+    let late = rig.new_job(with_policy(&[first], OnDependencyFailure::Wait));
+    let answer = rig.ask(|caller| Input::Enqueue { caller, jobs: vec![late] });
+    assert_eq!(answer, Err(Refusal::NoSuchDependency(first)));
+}
+
+/// The edge to a forgotten job stays with the one that it waited for, and leads nowhere.
+#[test]
+fn those_that_were_forgotten_are_passed_over_when_an_end_is_told() {
+    let mut rig = Rig::with(small_windows());
+    rig.worker(1, slots(1));
+    let first = rig.enqueue(fragile());
+    rig.fail(first);
+    let policy = |_| with_policy(&[first], OnDependencyFailure::Wait);
+    let waiting = rig.enqueue_all((0..60).map(policy).collect());
+    let (gone, left) = (&waiting[..50], &waiting[50..]);
+    assert_eq!(rig.many(gone, ManyJobs::Cancel { reason: "not needed".into() }), 50);
+    assert_eq!(rig.many(gone, ManyJobs::Forget), 50);
+    rig.restart();
+    rig.connect(worker_id(1), incarnation(1), &[]);
+    rig.retry(first).expect("retried");
+    rig.news();
+    rig.succeed(first);
+    for job in left {
+        assert_eq!(rig.runs(), [*job]);
+        rig.succeed(*job);
+    }
+    assert_eq!(rig.server.store.kept.settling.len(), 0, "everybody was told");
+    assert_eq!(rig.many(&[first], ManyJobs::Forget), 1);
+    assert_eq!(rig.server.store.kept.edges.len(), 0);
+}
+
+/// What did not succeed and is no longer kept never will: nobody waits for it.
+#[test]
+fn a_job_is_not_sent_to_wait_for_what_is_forgotten() {
+    for policy in [OnDependencyFailure::Cancel, OnDependencyFailure::Wait] {
+        let mut rig = Rig::with(small_windows());
+        rig.worker(1, slots(5));
+        let (fails, done) = (rig.enqueue(fragile()), rig.enqueue(spec()));
+        let job = rig.enqueue(with_policy(&[fails, done], policy));
+        rig.fail(fails);
+        rig.succeed(done);
+        rig.cancel(job).ok();
+        assert_eq!(rig.state(job), StateKind::Cancelled);
+        assert_eq!(rig.many(&[fails], ManyJobs::Forget), 1);
+        assert_eq!(rig.retry(job), Err(Refusal::DependencyForgotten), "{policy:?}");
+        assert_eq!(rig.state(job), StateKind::Cancelled);
+        assert_eq!(rig.many(&[job], ManyJobs::Forget), 1);
+    }
+}
+
+#[test]
+fn what_succeeded_and_is_forgotten_keeps_nobody_waiting() {
+    let mut rig = Rig::with(small_windows());
+    rig.worker(1, slots(5));
+    let (fails, done) = (rig.enqueue(fragile()), rig.enqueue(spec()));
+    let job = rig.enqueue(after(&[fails, done]));
+    rig.fail(fails);
+    rig.succeed(done);
+    assert_eq!(rig.many(&[done], ManyJobs::Forget), 1);
+    rig.retry(job).expect("the other one may still succeed");
+    assert_eq!(rig.state(job), StateKind::Waiting);
+    rig.retry(fails).expect("retried");
+    rig.succeed(fails);
+    assert_eq!(rig.state(job), StateKind::Scheduled);
+}
+
+/// Of a retry and a deletion that come together, the first has its way.
+#[test]
+fn what_a_retry_waits_for_is_not_forgotten_in_the_same_turn() {
+    for retry_first in [true, false] {
+        let mut rig = Rig::with(small_windows());
+        rig.worker(1, slots(5));
+        let fails = rig.enqueue(fragile());
+        let job = rig.enqueue(after(&[fails]));
+        rig.fail(fails);
+        let retry = Input::Retry { caller: Caller(0), job };
+        let forget = Input::Many { caller: Caller(0), jobs: vec![fails], what: ManyJobs::Forget };
+        let (first, second) = if retry_first { (retry, forget) } else { (forget, retry) };
+        rig.server.input(first);
+        rig.server.input(second);
+        rig.settle();
+        assert_eq!(rig.server.store.jobs.contains_key(&fails), retry_first);
+        let state = if retry_first { StateKind::Waiting } else { StateKind::Cancelled };
+        assert_eq!(rig.state(job), state);
+    }
+}

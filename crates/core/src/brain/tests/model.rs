@@ -107,8 +107,8 @@ impl Store {
         jobs
     }
 
-    fn dependents(&self, job: JobId, after: Option<JobId>, limit: usize) -> Vec<Job> {
-        self.kept.dependents(job, after, limit).iter().map(|id| self.jobs[id].clone()).collect()
+    fn dependents(&self, of: &[Settling], each: usize) -> Vec<(JobId, Job)> {
+        self.kept.dependents(of, each, |id| self.jobs.get(&id).cloned())
     }
 
     fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Vec<Job> {
@@ -185,8 +185,8 @@ impl Server {
     /// Applies an input, with the row that it names if that is not in memory.
     pub fn input(&mut self, input: Input) {
         let missing = self.brain.missing(&input);
-        let jobs = missing.jobs.iter().filter_map(|id| self.store.jobs.get(id)).cloned().collect();
-        self.brain.learn(Facts { jobs, keys: self.store.kept.taken(&missing.keys) });
+        let facts = self.store.kept.facts(&missing, |id| self.store.jobs.get(&id).cloned());
+        self.brain.learn(facts);
         self.brain.apply(input);
     }
 
@@ -221,8 +221,9 @@ impl Server {
                 Input::Ready { class, priority, limit, jobs: self.store.ready(class, priority, after, limit) }
             }
             Effect::ReadDue { after, limit } => Input::Due { limit, jobs: self.store.due(after, limit) },
-            Effect::ReadDependents { job, after, limit } => {
-                Input::Dependents { job, after, limit, jobs: self.store.dependents(job, after, limit) }
+            Effect::ReadDependents { of, each } => {
+                let jobs = self.store.dependents(&of, each);
+                Input::Dependents { of, each, jobs }
             }
             other => unreachable!("{other:?} is no read"),
         };

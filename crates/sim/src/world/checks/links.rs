@@ -64,7 +64,25 @@ impl Ledger {
     }
 
     fn kind(&self, job: JobId) -> Option<StateKind> {
-        self.truth.get(&job).map(|job| job.state.kind())
+        self.truth.get(&job).map(|job| job.state.kind()).or(self.gone.get(&job).copied())
+    }
+
+    /// One of the jobs that have ended and that may be deleted. A key that is free again may be used again: nothing that
+    /// has one is deleted here.
+    pub fn disposable(&self, pick: usize) -> Option<JobId> {
+        let keyed: HashSet<JobId> = self.ties.keys.values().copied().collect();
+        let ended = |job: &&JobId| self.truth.get(job).is_some_and(|job| job.state.kind().is_finished());
+        let all: Vec<&JobId> = self.acknowledged.iter().filter(ended).filter(|job| !keyed.contains(job)).collect();
+        // Rather those that others depend on.
+        let needed: HashSet<&JobId> = self.ties.depends.values().flat_map(|(before, _)| before).collect();
+        let (mut choice, others): (Vec<&JobId>, Vec<&JobId>) = all.into_iter().partition(|job| needed.contains(job));
+        choice.extend(others.into_iter().take(choice.len().max(1)));
+        choice.get(pick % choice.len().max(1)).map(|job| **job)
+    }
+
+    pub fn dependents_of(&self, job: JobId) -> Vec<JobId> {
+        let depends = |id: &&JobId| self.ties.depends.get(id).is_some_and(|(before, _)| before.contains(&job));
+        self.acknowledged.iter().filter(depends).copied().collect()
     }
 
     /// The first of those that this job depends on that cannot have been done when it was told of their ends: one that
@@ -149,6 +167,24 @@ impl World {
         }
     }
 
+    /// Nobody waits for what was deleted, unless it had done what it was to do.
+    pub(super) fn check_deleted(&self) {
+        if self.ledger.gone.is_empty() {
+            return;
+        }
+        for job in &self.ledger.waiting {
+            let Some((before, OnDependencyFailure::Cancel | OnDependencyFailure::Wait)) =
+                self.ledger.ties.depends.get(job)
+            else {
+                continue;
+            };
+            let lost = |id: &&JobId| self.ledger.gone.get(id).is_some_and(|kind| *kind != StateKind::Succeeded);
+            if let Some(lost) = before.iter().find(lost) {
+                broken(Rule::DependenciesHold, *job, format!("it waits for {}, which was deleted", job_name(*lost)));
+            }
+        }
+    }
+
     /// Jobs that a run wants enqueued come with its end, or not at all.
     pub(super) fn check_children(&self, moved: &[(Option<Job>, &Job)]) {
         let mut found: HashMap<&str, usize> = HashMap::new();
@@ -189,8 +225,13 @@ impl World {
         }
     }
 
-    /// Nothing that people enqueue here can be refused.
+    /// Nothing that people enqueue here can be refused, unless it depends on what was deleted.
     pub(in crate::world) fn check_refusal(&self, refusal: &Refusal) {
+        if let Refusal::NoSuchDependency(job) = refusal
+            && self.ledger.gone.contains_key(job)
+        {
+            return;
+        }
         broken(Rule::NothingAcknowledgedIsLost, (), format!("jobs were refused: {refusal}"));
     }
 }
