@@ -21,6 +21,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Nearly empty: a shell and its tools.
+const IMAGE: &str = "hodei-test/busybox:1";
 const TIMES: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
@@ -44,14 +46,13 @@ pub async fn measure(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
 }
 
 async fn in_containers(cluster: &mut Cluster, figure: Figure, host: &str, agent: &Path) -> Result<Figure> {
-    let image = std::env::var("HODEI_TEST_IMAGE").context("HODEI_TEST_IMAGE is not set")?;
-    let figure = figure.with("docker run", "ms", docker_run(host, &image)?);
+    let figure = figure.with("docker run", "ms", docker_run(host)?);
     let agent = agent.to_str().context("a path that is not UTF-8")?;
     let settings = [("host", host), ("agent", agent), ("pull", "never")];
     let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     let spec = v1::ProviderSpec { name: "engine".into(), kind: "docker".into(), settings, ..Default::default() };
     Providers::new(cluster.channel().await?).add_provider(v1::AddProviderRequest { spec: Some(spec) }).await?;
-    Ok(figure.with("a container on demand", "ms", on_demand(cluster, template("engine", &image)).await?))
+    Ok(figure.with("a container on demand", "ms", on_demand(cluster, template("engine", IMAGE)).await?))
 }
 
 fn template(provider: &str, image: &str) -> v1::TemplateSpec {
@@ -106,18 +107,19 @@ async fn warm(cluster: &Cluster, template: v1::TemplateSpec) -> Result<f64> {
     let mut times = Vec::new();
     for _ in 0..TIMES {
         until(cluster, |workers| matches!(workers, [one] if one.state() == v1::WorkerState::Ready)).await?;
+        tokio::time::sleep(REST).await;
         times.push(to_first_line(cluster).await?);
     }
     Ok(median(times))
 }
 
 /// Prints one word in a container that the client of the engine starts.
-fn docker_run(host: &str, image: &str) -> Result<f64> {
+fn docker_run(host: &str) -> Result<f64> {
     let mut times = Vec::new();
     for _ in 0..TIMES {
         let began = Instant::now();
         let mut docker = Command::new("docker");
-        docker.args(["-H", host, "run", "--rm", image, "/bin/echo", "x"]).stdin(Stdio::null()).stdout(Stdio::piped());
+        docker.args(["-H", host, "run", "--rm", IMAGE, "/bin/echo", "x"]).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = docker.spawn().context("cannot start docker")?;
         let mut byte = [0];
         child.stdout.take().context("no standard output")?.read_exact(&mut byte).context("docker printed nothing")?;

@@ -8,7 +8,7 @@ use std::{
 use anyhow::Result;
 
 use crate::{
-    services,
+    agent, services,
     test::{cargo, complete},
 };
 
@@ -29,7 +29,7 @@ pub struct Args {
     /// Only this store of Hodei: sqlite or postgres
     #[arg(long)]
     store: Option<String>,
-    /// Only this measurement, such as callers, bulk, drain, latency, process, start or memory
+    /// Only this measurement, such as callers, bulk, drain, latency, process, cold or memory
     #[arg(long, value_name = "WORKLOAD")]
     only: Option<String>,
     /// Only peers whose name contains this
@@ -41,6 +41,8 @@ pub struct Args {
 }
 
 pub fn run(root: &Path, args: &Args) -> Result<()> {
+    let measures = args.document.is_none();
+    let agent = measures.then(|| agent::build(root, true)).transpose()?;
     cargo(root, &["build", "--release", "-p", "hodei", "-p", "hodei-bench"], &[])?;
     let mut bench = Command::new(root.join("target/release/hodei-bench"));
     bench.arg("--hodei").arg(root.join("target/release/hodei")).arg("--root").arg(root);
@@ -61,5 +63,6 @@ pub fn run(root: &Path, args: &Args) -> Result<()> {
     }
     let services = services::start(root)?;
     bench.envs(services.env().iter().map(|(name, value)| (*name, value)));
+    bench.envs(agent.map(|path| ("HODEI_TEST_AGENT", path)));
     complete(&mut bench)
 }
