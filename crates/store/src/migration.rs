@@ -55,6 +55,12 @@ pub const ALL: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite/0005_edges.sql"),
         postgres: include_str!("../migrations/postgres/0005_edges.sql"),
     },
+    Migration {
+        version: 6,
+        name: "totals",
+        sqlite: include_str!("../migrations/sqlite/0006_totals.sql"),
+        postgres: include_str!("../migrations/postgres/0006_totals.sql"),
+    },
 ];
 
 /// What is left to do for a database at version `applied` (0 for an empty one).

@@ -50,6 +50,7 @@ pub const LETTERS_ALIKE: &str = "
     FROM dead_letters
     WHERE (fingerprint, failed_at, job) < ($8::bigint, $1, $2) AND (fingerprint, failed_at) >= ($8::bigint, $3)
     ORDER BY fingerprint DESC, failed_at DESC, job DESC LIMIT $7";
+pub const ALL_LETTERS: &str = "SELECT count FROM dead_letter_total WHERE one";
 pub const LARGEST_GROUPS: &str = "
     SELECT largest.count, oldest.failed_at, newest.record
     FROM (
@@ -229,7 +230,7 @@ pub async fn dead_letter(client: Object, job: JobId) -> Result<Option<DeadLetter
 
 /// A group is shown by its newest letter.
 pub async fn error_groups(client: Object, limit: usize) -> Result<(u64, Vec<ErrorGroup>), StoreError> {
-    let total = query(&client, "SELECT coalesce(sum(count), 0)::bigint FROM dead_letter_groups", &[]).await?;
+    let total = query(&client, ALL_LETTERS, &[]).await?;
     let total = total.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(0);
     let rows = query(&client, LARGEST_GROUPS, &[&signed(limit as u64)]).await?;
     let group = |row: &Row| {

@@ -86,18 +86,23 @@ statements! {
         INSERT INTO scheduler (one, record) VALUES (true, $1) ON CONFLICT (one) DO UPDATE SET record = excluded.record";
     drop_letters: "
         WITH gone AS (DELETE FROM dead_letters WHERE job = ANY ($1::uuid[]) RETURNING fingerprint),
-             less AS (SELECT fingerprint, count(*) AS count FROM gone GROUP BY fingerprint)
-        UPDATE dead_letter_groups SET count = dead_letter_groups.count - less.count
-        FROM less WHERE dead_letter_groups.fingerprint = less.fingerprint";
+             less AS (SELECT fingerprint, count(*) AS count FROM gone GROUP BY fingerprint),
+             groups AS (
+                 UPDATE dead_letter_groups SET count = dead_letter_groups.count - less.count
+                 FROM less WHERE dead_letter_groups.fingerprint = less.fingerprint
+             )
+        UPDATE dead_letter_total SET count = count - (SELECT count(*) FROM gone) WHERE one";
     drop_groups: "DELETE FROM dead_letter_groups WHERE count <= 0";
     insert_letters: "
         WITH new AS (
             INSERT INTO dead_letters (job, failed_at, fingerprint, queue, task_type, kind, record)
             SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::bytea[])
             ON CONFLICT DO NOTHING RETURNING fingerprint
+        ), groups AS (
+            INSERT INTO dead_letter_groups (fingerprint, count) SELECT fingerprint, count(*) FROM new GROUP BY fingerprint
+            ON CONFLICT (fingerprint) DO UPDATE SET count = dead_letter_groups.count + excluded.count
         )
-        INSERT INTO dead_letter_groups (fingerprint, count) SELECT fingerprint, count(*) FROM new GROUP BY fingerprint
-        ON CONFLICT (fingerprint) DO UPDATE SET count = dead_letter_groups.count + excluded.count";
+        UPDATE dead_letter_total SET count = count + (SELECT count(*) FROM new) WHERE one";
     // A try may end after its job was forgotten: nothing of it comes back.
     put_deliveries: "
         INSERT INTO deliveries (id, job, state, next_at, record)

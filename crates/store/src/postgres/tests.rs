@@ -268,6 +268,7 @@ fn statements() -> Vec<(&'static str, String, Vec<&'static str>)> {
         (read::AWAITED, format!("({IDS})"), vec!["edges_pkey", "jobs_pkey"]),
         (pages::LETTERS, format!("(1, {ID}, 1, 'q', 't', 'k', 10)"), vec!["dead_letters_time"]),
         (pages::LETTERS_ALIKE, format!("(1, {ID}, 1, 'q', 't', 'k', 10, 5)"), vec!["dead_letters_alike"]),
+        (pages::ALL_LETTERS, String::new(), vec!["dead_letter_total_pkey"]),
         (pages::LARGEST_GROUPS, "(10)".into(), vec!["dead_letter_groups_count", "dead_letters_alike"]),
         (pages::DELIVERIES_DUE, "(1, 10)".into(), vec!["deliveries_due"]),
         (pages::NEXT_DELIVERY, String::new(), vec!["deliveries_due"]),

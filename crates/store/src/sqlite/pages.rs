@@ -45,6 +45,7 @@ pub const LETTERS_ALIKE: &str = "
            THEN record END
     FROM dead_letters INDEXED BY dead_letters_alike
     WHERE fingerprint = ?7 AND (failed_at, job) < (?1, ?2) AND failed_at >= ?3 ORDER BY failed_at DESC, job DESC";
+pub const ALL_LETTERS: &str = "SELECT count FROM dead_letter_total WHERE one = 1";
 pub const LARGEST_GROUPS: &str = "
     SELECT fingerprint, count FROM dead_letter_groups INDEXED BY dead_letter_groups_count
     WHERE count > 0 ORDER BY count DESC, fingerprint DESC LIMIT ?1";
@@ -84,7 +85,8 @@ pub const AUDIT_OF_BOTH: &str = "
     WHERE actor = ?3 AND action = ?4 AND number < ?1 ORDER BY number DESC LIMIT ?2";
 
 #[cfg(test)]
-pub const ALL: [&str; 24] = [
+pub const ALL: [&str; 25] = [
+    ALL_LETTERS,
     LETTER,
     DELIVERY,
     AFTER,
@@ -232,9 +234,7 @@ pub fn dead_letter(connection: &Connection, job: JobId) -> Result<Option<DeadLet
 
 /// A group is shown by its newest letter.
 pub fn error_groups(connection: &Connection, limit: usize) -> Result<(u64, Vec<ErrorGroup>), StoreError> {
-    let total: i64 = connection
-        .prepare_cached("SELECT coalesce(sum(count), 0) FROM dead_letter_groups")?
-        .query_row((), |row| row.get(0))?;
+    let total: i64 = connection.prepare_cached(ALL_LETTERS)?.query_row((), |row| row.get(0))?;
     let mut statement = connection.prepare_cached(LARGEST_GROUPS)?;
     let mut rows = statement.query((signed(limit as u64),))?;
     let mut groups = Vec::new();

@@ -191,6 +191,7 @@ const INSERT_LETTER: &str = "
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 const ADD_TO_GROUP: &str = "
     INSERT INTO dead_letter_groups (fingerprint, count) VALUES (?1, 1) ON CONFLICT DO UPDATE SET count = count + 1";
+const ADD_TO_TOTAL: &str = "UPDATE dead_letter_total SET count = count + ?1 WHERE one = 1";
 
 fn insert_letter(transaction: &Transaction, letter: &DeadLetter, buffer: &mut Vec<u8>) -> Written {
     buffer.clear();
@@ -205,6 +206,7 @@ fn insert_letter(transaction: &Transaction, letter: &DeadLetter, buffer: &mut Ve
         &**buffer,
     ))?;
     transaction.prepare_cached(ADD_TO_GROUP)?.execute((letter.fingerprint.0,))?;
+    transaction.prepare_cached(ADD_TO_TOTAL)?.execute((1,))?;
     Ok(())
 }
 
@@ -214,6 +216,7 @@ fn drop_letter(transaction: &Transaction, job: JobId) -> Written {
     let gone: Option<i64> =
         transaction.prepare_cached(DROP_LETTER)?.query_row((job.as_bytes(),), |row| row.get(0)).optional()?;
     let Some(fingerprint) = gone else { return Ok(()) };
+    transaction.prepare_cached(ADD_TO_TOTAL)?.execute((-1,))?;
     let sql = "UPDATE dead_letter_groups SET count = count - 1 WHERE fingerprint = ?1";
     transaction.prepare_cached(sql)?.execute((fingerprint,))?;
     let sql = "DELETE FROM dead_letter_groups WHERE fingerprint = ?1 AND count <= 0";
@@ -281,7 +284,7 @@ fn write_audit(transaction: &Transaction, lines: &[AuditEntry], buffer: &mut Vec
 }
 
 #[cfg(test)]
-pub const ALL: [&str; 4] = [DROP_EDGE, DROP_LETTER, PUT_DELIVERY, TRIM_JOURNAL];
+pub const ALL: [&str; 5] = [DROP_EDGE, DROP_LETTER, ADD_TO_TOTAL, PUT_DELIVERY, TRIM_JOURNAL];
 
 /// Everything that belongs to one job, besides its dead letter. What it waited for keeps the edge to it, and leads nowhere.
 pub const FORGET: [&str; 9] = [
