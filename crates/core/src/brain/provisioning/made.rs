@@ -74,7 +74,7 @@ impl Brain {
             let stands_ready = made.can_take_work() && origin.job.is_none() && !origin.used;
             self.provisioning.made.insert(record.id, made);
             let template = self.provisioning.templates.get(&origin.template.name).cloned();
-            let crew = self.provisioning.crew(template.as_ref().unwrap_or(&origin.template));
+            let crew = self.provisioning.crew(template.as_ref().unwrap_or(&origin.template), self.elapsed);
             if stands_ready && template.is_some() {
                 crew.sit_again(record.id);
             }
@@ -488,7 +488,7 @@ impl Brain {
                 let template = Arc::clone(&made.template);
                 let now = self.elapsed;
                 self.set_phase(id, Phase::Connecting);
-                _ = self.provisioning.crew(&template).swarm.watch(id, since_origin(now));
+                _ = self.provisioning.crew(&template, now).swarm.watch(id, since_origin(now));
                 self.watch_worker(id, "");
             }
             Err(failure) => {

@@ -266,7 +266,8 @@ impl Brain {
             TemplateOrder::Put(template) => (Arc::new(*template), TemplateChange::Put),
             TemplateOrder::Warm(warm) => (Arc::new(WorkerTemplate { warm, ..(*known?).clone() }), TemplateChange::Put),
             TemplateOrder::Restart => {
-                let known = Arc::new(WorkerTemplate { given_up: BTreeSet::new(), ..(*known?).clone() });
+                let (given_up, restarts) = Default::default();
+                let known = Arc::new(WorkerTemplate { given_up, restarts, ..(*known?).clone() });
                 self.provisioning.holds.retain(|(_, template), _| template != name);
                 self.provisioning.crews.get_mut(name).into_iter().for_each(|crew| crew.ask(now));
                 (known, TemplateChange::Restarted)
@@ -281,7 +282,8 @@ impl Brain {
         if !matches!(what, TemplateChange::Removed) {
             self.provisioning.templates.insert(Arc::clone(name), Arc::clone(&template));
             self.provisioning.holds.retain(|(_, template), _| template != name);
-            self.provisioning.crew(&template).configure(&template);
+            self.provisioning.crew(&template, now).configure(&template, now);
+            self.keep_budgets(name);
         }
         self.provisioning.dirty_templates.insert(Arc::clone(name));
         self.note_template(name, what);
@@ -300,6 +302,7 @@ impl Brain {
         }
         self.provisioning.stirred = false;
         self.look_after_made();
+        self.give_back_restarts();
         self.fill_seats();
         self.meet_demand();
         self.drop_left_providers();
