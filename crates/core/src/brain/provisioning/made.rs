@@ -50,6 +50,12 @@ impl Made {
 }
 
 impl Provisioning {
+    /// Has the next look ask a provider again for all that it has not done yet.
+    pub fn ask_anew(&mut self, provider: &str) {
+        let of_it = self.made.values_mut().filter(|made| &*made.provider == provider);
+        of_it.for_each(|made| made.asked = false);
+    }
+
     pub fn made_by(&self, provider: &str) -> Vec<WorkerId> {
         self.made.iter().filter(|(_, made)| &*made.provider == provider).map(|(id, _)| *id).collect()
     }

@@ -459,3 +459,29 @@ fn a_job_in_an_image_that_nobody_makes_workers_for_says_what_would_help() {
     let reason = rig.server.brain.waiting_reason(&rig.job(job));
     assert!(reason.contains("being made"), "{reason}");
 }
+
+#[test]
+fn a_provider_that_is_changed_keeps_its_workers_and_is_asked_again_for_what_it_owes() {
+    let mut rig = Rig::with_provider(1);
+    let put = |rig: &mut Rig, record: ProviderRecord| {
+        let (name, order) = (Arc::clone(&record.name), ProviderOrder::Put(Box::new(record)));
+        rig.ask(|caller| Input::SetProvider { caller, provider: name, order })
+    };
+    let first = rig.enqueue(spec());
+    let second = rig.enqueue(spec());
+    let worker = rig.creates()[0].0;
+    rig.comes_up(worker);
+    put(&mut rig, provider("local", 2)).expect("changed");
+    let owed = rig.creates();
+    assert_eq!(owed.len(), 1, "there is room for one more now");
+    let settings = [("agent".to_owned(), "other".to_owned())].into();
+    put(&mut rig, ProviderRecord { settings, ..provider("local", 2) }).expect("changed");
+    assert_eq!(rig.creates(), owed, "whoever was making it may be gone");
+    rig.healthy("local", process());
+    assert_eq!((rig.destroys(), rig.worker_count()), (vec![], 2));
+    rig.comes_up(owed[0].0);
+    rig.succeed(first);
+    rig.succeed(second);
+    let moved = ProviderRecord { kind: ProviderKind::Docker, ..provider("local", 2) };
+    assert!(matches!(put(&mut rig, moved), Err(Refusal::ProviderHasWorkers(_, 2))));
+}
