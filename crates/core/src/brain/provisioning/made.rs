@@ -323,9 +323,11 @@ impl Brain {
 
     pub(in crate::brain) fn note_registered(&mut self, id: WorkerId) {
         let Some(made) = self.provisioning.made.get_mut(&id) else { return };
-        let (provider, template) = (Arc::clone(&made.provider), Arc::clone(&made.template.name));
+        let (provider, template) = (Arc::clone(&made.provider), Arc::clone(&made.template));
         (made.phase, made.since) = (Phase::Active, self.elapsed);
-        self.provisioning.note_success(&provider, &template);
+        self.provisioning.note_success(&provider, &template.name);
+        // It may be faster than its provider's word that it was made.
+        _ = self.provisioning.crew(&template, self.elapsed).swarm.watch(id, since_origin(self.elapsed));
         self.provisioning.stir();
     }
 

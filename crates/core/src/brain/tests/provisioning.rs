@@ -485,3 +485,16 @@ fn a_provider_that_is_changed_keeps_its_workers_and_is_asked_again_for_what_it_o
     let moved = ProviderRecord { kind: ProviderKind::Docker, ..provider("local", 2) };
     assert!(matches!(put(&mut rig, moved), Err(Refusal::ProviderHasWorkers(_, 2))));
 }
+
+#[test]
+fn one_that_is_faster_than_the_word_of_its_provider_is_looked_after_all_the_same() {
+    let mut rig = Rig::new();
+    rig.add_provider("engine", 1, docker());
+    let job = rig.enqueue(in_image("a"));
+    let worker = rig.creates()[0].0;
+    rig.registers(worker).expect("registered");
+    rig.connect(worker, incarnation(1), &[]);
+    rig.tell(Input::Created { worker, outcome: Ok(()) });
+    rig.succeed(job);
+    assert_eq!(rig.destroys(), [(worker, false)], "did its one job");
+}
