@@ -330,7 +330,7 @@ async fn registries_have_their_own_reasons() {
     for (image, class) in [
         (format!("{}/none:1", registry.address), ErrorClass::Image),
         (format!("{}/secret:1", registry.address), ErrorClass::Auth),
-        (format!("{nobody_listens}/none:1"), ErrorClass::Unreachable),
+        (format!("{nobody_listens}/none:1"), ErrorClass::Other),
     ] {
         let order = Order { image: Some(image.as_str().into()), ..rig.order() };
         let error = rig.make(&order).await.unwrap_err();

@@ -421,19 +421,23 @@ impl Brain {
         capabilities: ProviderCapabilities,
     ) {
         let Some(provider) = self.provisioning.providers.get_mut(name) else { return };
-        if provider.capabilities != capabilities || provider.health != health {
+        if std::mem::replace(&mut provider.capabilities, capabilities) != provider.capabilities {
             self.provisioning.stirred = true;
         }
-        provider.capabilities = capabilities;
-        if provider.health != health {
-            // One that could not be reached and answers again need not wait for its time.
-            if matches!(provider.health, ProviderHealth::Unhealthy(_)) {
-                provider.hold = None;
-            }
-            let name = Arc::clone(&provider.record.name);
-            provider.health = health.clone();
-            self.note_provider(&name, ProviderChange::Health(health));
+        self.set_health(name, health);
+    }
+
+    fn set_health(&mut self, name: &str, health: ProviderHealth) {
+        let Some(provider) = self.provisioning.providers.get_mut(name).filter(|it| it.health != health) else { return };
+        let is_down = |health: &ProviderHealth| matches!(health, ProviderHealth::Unhealthy(_));
+        // One that could not be reached and answers again need not wait for its time.
+        if is_down(&provider.health) && !is_down(&health) {
+            provider.hold = None;
         }
+        provider.health = health.clone();
+        let name = Arc::clone(&provider.record.name);
+        self.provisioning.stir();
+        self.note_provider(&name, ProviderChange::Health(health));
     }
 
     /// Its provider was asked at `asked` what it has.
@@ -515,10 +519,8 @@ impl Brain {
         failure: ProviderFailure,
     ) {
         let job = self.fleet.get(id).and_then(|worker| worker.record.origin.as_ref()?.job);
-        if failure.class == ErrorClass::Unreachable
-            && let Some(provider) = self.provisioning.providers.get_mut(provider)
-        {
-            provider.health = ProviderHealth::Unhealthy(failure.message.clone());
+        if failure.class == ErrorClass::Unreachable {
+            self.set_health(provider, ProviderHealth::Unhealthy(failure.message.clone()));
         }
         // No retry would help the job. Where nobody asked for one, the template waits.
         match job.filter(|_| failure.class == ErrorClass::Image) {
