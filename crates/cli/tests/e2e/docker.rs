@@ -5,9 +5,13 @@ use crate::{
     cluster::{Cluster, Heard},
     engine::{Blow, Cut, Engine, Stopped, provider_is},
     process::{until, until_true},
+    registry::Registry,
 };
 use hodei_api::v1::{self, JobState, ProviderHealth};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_jobs_under_a_cap_of_five_leave_nothing_even_when_the_server_is_killed() {
@@ -162,4 +166,50 @@ async fn a_job_waits_for_an_engine_that_stops_in_the_middle_of_a_create_and_says
     assert_eq!(cluster.ended(&job).await.state(), JobState::Succeeded, "it recovers by itself");
     assert_eq!(lines(&cluster.log(&job).await), ["blue"]);
     engine.nothing_left(&cluster, &name).await;
+}
+
+/// In an image with nothing of use in it there is one program, that of the agent.
+const PROGRAM: [&str; 2] = ["/.hodei/agent", "--version"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_for_an_image_sees_how_far_its_pull_has_come() {
+    let Some(engine) = Engine::find().await else { return };
+    let cluster = Cluster::start().await;
+    let name = format!("pull-{}", std::process::id());
+    engine.add_with(&cluster, &name, "1", &engine.socket, &[]).await;
+    let registry = Registry::open(4 << 20, Duration::from_millis(400)).await;
+    let image = registry.image();
+    let ran = cluster.hodei(&[&["run", "--image", &image, "--"], &PROGRAM[..]].concat()).await.ok();
+    assert!(ran.text().starts_with("hodei "), "{ran:?}");
+    let waits = format!("hodei: the job waits: a worker is being made by {name}: pulling {image}: 0 of 1 layers, ");
+    let seen: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with(&waits)).collect();
+    assert!(seen.len() > 1 && seen.iter().all(|line| line.ends_with(" of 4.2 MB")), "{ran:?}");
+    engine.nothing_left(&cluster, &name).await;
+    engine.ask("DELETE", &format!("/images/{image}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pull_that_is_cut_short_is_not_the_images_fault_and_is_made_up_for() {
+    let Some(engine) = Engine::find().await else { return };
+    let cluster = Cluster::start().await;
+    let name = format!("short-{}", std::process::id());
+    let cut = Cut::before(&engine, cluster.home.path("engine.sock"));
+    engine.add_with(&cluster, &name, "1", &cut.socket, &[]).await;
+    let registry = Registry::open(1 << 20, Duration::from_millis(200)).await;
+    let image = registry.image();
+    cut.at_next("/images/create", Blow::CutShort);
+    let requirements = Some(v1::Requirements { image: image.clone(), ..Default::default() });
+    let shell = v1::ShellWork { program: PROGRAM[0].into(), args: vec![PROGRAM[1].into()] };
+    let work = Some(v1::Work { kind: Some(v1::work::Kind::Shell(shell)) });
+    let job = cluster.queue(v1::JobSpec { work, requirements, ..Default::default() }).await;
+    cut.has_struck().await;
+    until("it is said why it waits", || async {
+        let (explained, _) = told_of(&cluster, &job).await;
+        explained.contains(&format!("and none is made: {name} is unhealthy: ")).then_some(())
+    })
+    .await;
+    cut.set(true);
+    assert_eq!(cluster.ended(&job).await.state(), JobState::Succeeded, "it recovers by itself");
+    engine.nothing_left(&cluster, &name).await;
+    engine.ask("DELETE", &format!("/images/{image}"));
 }

@@ -24,6 +24,8 @@ mod postgres;
 mod process;
 mod providers;
 mod queues;
+#[path = "../../../provider/src/docker/tests/registry.rs"]
+mod registry;
 mod rest;
 mod run;
 mod schedules;
