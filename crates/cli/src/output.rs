@@ -86,31 +86,40 @@ pub fn lines(lines: &[(&str, String)]) {
 /// goes first.
 pub type Column = (&'static str, u8);
 
-/// Prints a table that fits the terminal: columns that people can do without give way before any line wraps, because an
-/// id that wraps cannot be copied.
+/// Prints a table that fits the terminal.
 pub fn table(columns: &[Column], rows: &[Vec<String>]) {
-    let room = match tcgetwinsize(io::stdout()) {
-        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),
-        _ => usize::MAX,
-    };
-    let mut shown: Vec<usize> = (0..columns.len()).collect();
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([columns[column].0.len()]).max().unwrap_or(0)
-    };
-    while shown.iter().map(|column| width(*column) + 2).sum::<usize>() > room
-        && let Some(last) = shown.iter().copied().filter(|column| columns[*column].1 > 0).max_by_key(|c| columns[*c].1)
-    {
-        shown.retain(|column| *column != last);
-    }
+    let terminal = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0);
+    let shown = fitting(columns, rows, terminal.map(|size| usize::from(size.ws_col)));
     let line = |cell: &dyn Fn(usize) -> String| {
-        let padded: String = shown.iter().map(|column| format!("{:<1$}  ", cell(*column), width(*column))).collect();
+        let padded: String =
+            shown.iter().map(|column| format!("{:<1$}  ", cell(*column), width(columns, rows, *column))).collect();
         println(padded.trim_end());
     };
     line(&|column| columns[column].0.to_owned());
     for row in rows {
         line(&|column| row[column].clone());
     }
+}
+
+/// The columns that are shown where there is room for so many characters. Those that people can do without are left out when
+/// nothing is in them, and give way before any line wraps, because an id that wraps cannot be copied.
+fn fitting(columns: &[Column], rows: &[Vec<String>], room: Option<usize>) -> Vec<usize> {
+    let Some(room) = room else { return (0..columns.len()).collect() };
+    let is_empty =
+        |column: usize| columns[column].1 > 0 && !rows.is_empty() && rows.iter().all(|row| row[column].is_empty());
+    let mut shown: Vec<usize> = (0..columns.len()).filter(|column| !is_empty(*column)).collect();
+    let wide = |shown: &[usize]| shown.iter().map(|column| width(columns, rows, *column) + 2).sum::<usize>() > room + 2;
+    while wide(&shown)
+        && let Some(last) = shown.iter().copied().filter(|column| columns[*column].1 > 0).max_by_key(|c| columns[*c].1)
+    {
+        shown.retain(|column| *column != last);
+    }
+    shown
+}
+
+fn width(columns: &[Column], rows: &[Vec<String>], column: usize) -> usize {
+    let cells = rows.iter().map(|row| row[column].chars().count());
+    cells.chain([columns[column].0.len()]).max().unwrap_or(0)
 }
 
 pub fn state_name(state: v1::JobState) -> String {
@@ -251,4 +260,22 @@ fn entry_json(entry: &v1::LogEntry) -> Value {
         "text": String::from_utf8_lossy(&entry.text),
         "unfinished": entry.unfinished,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_what_fits_and_nothing_empty() {
+        let columns: [Column; 4] = [("ID", 0), ("NAME", 1), ("ZONE", 2), ("LABELS", 3)];
+        let row = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();
+        let rows = [row(["0123456789", "first", "", "a=b"]), row(["0123456789", "", "", "c=d"])];
+        assert_eq!(fitting(&columns, &rows, None), [0, 1, 2, 3], "programs find each where it always is");
+        assert_eq!(fitting(&columns, &rows, Some(80)), [0, 1, 3]);
+        assert_eq!(fitting(&columns, &rows, Some(10 + 2 + 5 + 2 + 6)), [0, 1, 3]);
+        assert_eq!(fitting(&columns, &rows, Some(10 + 2 + 5 + 2 + 5)), [0, 1]);
+        assert_eq!(fitting(&columns, &rows, Some(5)), [0], "an id is whole or of no use");
+        assert_eq!(fitting(&columns, &[], Some(80)), [0, 1, 2, 3]);
+    }
 }

@@ -59,6 +59,8 @@ pub enum Defect {
     UseForgotten,
     /// A place in a warm pool is filled again however often it failed.
     RestartBudgetIgnored,
+    /// After a restart of the server a warm pool has all its restarts again.
+    RestartsForgotten,
     /// What a provider has and nobody knows is left alone.
     LeftoverIgnored,
 }

@@ -91,6 +91,8 @@ pub enum QueueChange {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProviderChange {
     Added,
+    /// It has another cap, cost or settings.
+    Changed,
     Removed,
     Enabled,
     Disabled,

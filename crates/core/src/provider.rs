@@ -120,6 +120,17 @@ pub struct Exit {
     pub output: String,
 }
 
+impl ProviderRecord {
+    /// Where a Docker provider says which engine it uses.
+    const HOST: &str = "host";
+
+    /// Whether what it made would still be found if it were this other one.
+    pub fn is_where(&self, other: &Self) -> bool {
+        let place = |record: &Self| (record.kind, record.settings.get(Self::HOST).cloned());
+        place(self) == place(other)
+    }
+}
+
 impl ProviderKind {
     pub const ALL: [ProviderKind; 2] = [ProviderKind::Process, ProviderKind::Docker];
 

@@ -41,6 +41,8 @@ pub struct WorkerTemplate {
     pub max_lifetime: Option<Millis>,
     /// Places of its warm pool whose workers failed for good: nothing is tried there until a person asks.
     pub given_up: BTreeSet<u32>,
+    /// How many restarts the places of its warm pool have used, of those that its SLA allows.
+    pub restarts: BTreeMap<u32, u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +81,7 @@ impl Default for WorkerTemplate {
             idle_timeout: Millis::seconds(60),
             max_lifetime: None,
             given_up: BTreeSet::new(),
+            restarts: BTreeMap::new(),
         }
     }
 }

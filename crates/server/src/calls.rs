@@ -119,9 +119,11 @@ impl From<Refusal> for Problem {
             | Refusal::NoSuchSchedule
             | Refusal::NoSuchProvider(_)
             | Refusal::NoSuchTemplate(_) => Problem::NotFound(said),
-            Refusal::Illegal(_) | Refusal::NotConnected(_) | Refusal::NotPlaced(_) | Refusal::DependencyForgotten => {
-                Problem::Precondition(said)
-            }
+            Refusal::Illegal(_)
+            | Refusal::NotConnected(_)
+            | Refusal::NotPlaced(_)
+            | Refusal::DependencyForgotten
+            | Refusal::ProviderHasWorkers(..) => Problem::Precondition(said),
             Refusal::Token(_) => Problem::Unauthenticated(said),
             Refusal::NoSuchDependency(id) => {
                 Problem::Invalid(Invalid::new("depends_on", format!("there is no job {id}")))

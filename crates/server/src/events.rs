@@ -304,6 +304,7 @@ fn events_of(commit: &Commit, queues: &IdMap<JobId, Arc<str>>) -> Vec<Event> {
 fn provider_word(what: &ProviderChange) -> &'static str {
     match what {
         ProviderChange::Added => "added",
+        ProviderChange::Changed => "changed",
         ProviderChange::Removed => "removed",
         ProviderChange::Enabled => "enabled",
         ProviderChange::Disabled => "disabled",
@@ -316,9 +317,11 @@ fn provider_detail(what: &ProviderChange) -> String {
     match what {
         ProviderChange::Health(health) => health.reason().to_owned(),
         ProviderChange::Failed(failure) => format!("{}: {}", failure.class.name(), failure.message),
-        ProviderChange::Added | ProviderChange::Removed | ProviderChange::Enabled | ProviderChange::Disabled => {
-            String::new()
-        }
+        ProviderChange::Added
+        | ProviderChange::Changed
+        | ProviderChange::Removed
+        | ProviderChange::Enabled
+        | ProviderChange::Disabled => String::new(),
     }
 }
 

@@ -50,6 +50,7 @@ pub enum Defect {
     RejectedWhenBusy,
     UseForgotten,
     RestartBudgetIgnored,
+    RestartsForgotten,
     LeftoverIgnored,
 }
 
@@ -84,6 +85,7 @@ impl Defect {
             Defect::RejectedWhenBusy => Some(InCore::RejectedWhenBusy),
             Defect::UseForgotten => Some(InCore::UseForgotten),
             Defect::RestartBudgetIgnored => Some(InCore::RestartBudgetIgnored),
+            Defect::RestartsForgotten => Some(InCore::RestartsForgotten),
             Defect::LeftoverIgnored => Some(InCore::LeftoverIgnored),
             Defect::EffectBeforeCommit
             | Defect::LogAckBeforeCommit

@@ -62,11 +62,20 @@ pub enum Trouble {
     Loses,
     /// One of those that it made stands still.
     Freezes,
+    /// All that it makes dies young, and goes on doing so for long.
+    Frail,
 }
 
 impl Trouble {
-    const ALL: [Trouble; 6] =
-        [Trouble::Down, Trouble::Hangs, Trouble::Lies, Trouble::Doubles, Trouble::Loses, Trouble::Freezes];
+    const ALL: [Trouble; 7] = [
+        Trouble::Down,
+        Trouble::Hangs,
+        Trouble::Lies,
+        Trouble::Doubles,
+        Trouble::Loses,
+        Trouble::Freezes,
+        Trouble::Frail,
+    ];
 }
 
 /// Times are milliseconds since the beginning of the simulation.
@@ -378,8 +387,12 @@ impl Plan {
         for maker in 0..makers.len() {
             for _ in 0..rng.usize(0..6) {
                 let trouble = Trouble::ALL[rng.usize(..Trouble::ALL.len())];
-                let length = rng.u64(200..9000);
-                plan(rng.u64(100..end), What::Fault(Fault::Maker { maker, trouble, length }));
+                let (at, length) = (rng.u64(100..end), rng.u64(200..9000));
+                plan(at, What::Fault(Fault::Maker { maker, trouble, length }));
+                if trouble == Trouble::Frail {
+                    // What the server knows of it is only of interest when another takes over in the middle.
+                    plan(at + rng.u64(500..6000), What::Fault(Fault::ServerCrash { down: rng.u64(1..1000) }));
+                }
             }
         }
         for _ in 0..rng.usize(0..12) {

@@ -115,6 +115,11 @@ impl Store {
         }
     }
 
+    /// Whether this very commit is in already.
+    pub fn has(&self, commit: &Commit) -> bool {
+        commit.batch.number == self.last_batch
+    }
+
     fn append(&mut self, logs: &[LogChunk]) {
         for chunk in logs {
             self.logs.entry(chunk.execution).or_default().extend(chunk.first..chunk.end());

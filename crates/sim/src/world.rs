@@ -92,6 +92,7 @@ enum Event {
     MakerLooks(u64, usize),
     MakerSays(u64, Input),
     TwinRefused(usize),
+    DiesYoung(usize),
 }
 
 struct Queued {
@@ -294,6 +295,7 @@ impl World {
             MakerLooks(life, maker) => self.maker_looks(life, maker),
             MakerSays(life, input) => self.maker_says(life, input),
             TwinRefused(agent) => self.twin_refused(agent),
+            DiesYoung(agent) => self.crash_agent(agent, 0),
         }
     }
 

@@ -71,6 +71,7 @@ found! {
     a_job_that_is_rejected_while_it_waits: RejectedWhenBusy breaks RejectedOnlyWhenHopeless;
     a_use_that_is_forgotten: UseForgotten breaks OneJobAWorker;
     a_restart_beyond_the_budget: RestartBudgetIgnored breaks RestartBudget;
+    restarts_that_are_forgotten: RestartsForgotten breaks RestartBudget;
     a_leftover_that_is_ignored: LeftoverIgnored breaks NoWorkerLeaked;
 }
 

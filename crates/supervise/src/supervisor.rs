@@ -175,6 +175,38 @@ impl<K: Ord + Clone, W: Ord + Clone> Supervisor<K, W> {
         self.posts.entry(key).or_insert_with(Post::new);
     }
 
+    /// A place that somebody else has looked after so far: so many of its restarts are used, and whoever comes next keeps the
+    /// distance of the last one. One that is known stays as it is.
+    pub fn take_over(&mut self, key: K, restarts: u32, now: Duration) {
+        let stand = match restarts {
+            0 => Stand::Filling,
+            restarts => Stand::Waiting(now.saturating_add(self.sla.backoff(restarts))),
+        };
+        self.posts.entry(key).or_insert_with(|| Post { stand, restarts, ..Post::new() });
+    }
+
+    /// The restarts that places have used since their budget was last full.
+    pub fn used(&self) -> impl Iterator<Item = (&K, u32)> {
+        self.posts.iter().map(|(key, post)| (key, post.restarts)).filter(|(_, restarts)| *restarts > 0)
+    }
+
+    /// Those who have worked well for long enough get their restarts back; says whether there were any.
+    pub fn give_back(&mut self, now: Duration) -> bool {
+        let sla = self.sla;
+        let good = self.posts.values_mut().filter(|post| post.restarts > 0 && post.worked_well(now, sla));
+        good.map(|post| post.restarts = 0).count() > 0
+    }
+
+    /// When the next of them will have.
+    pub fn next_give_back(&self) -> Option<Duration> {
+        let used = self.posts.values().filter(|post| post.restarts > 0 && post.oldest().is_none());
+        let up = used.filter_map(|post| match post.stand {
+            Stand::Up(since) => Some(since.saturating_add(GOOD_WORK)),
+            _ => None,
+        });
+        up.min()
+    }
+
     /// The place is no longer needed.
     pub fn dismiss(&mut self, key: &K) {
         self.posts.remove(key);

@@ -230,6 +230,23 @@ fn a_minute_of_good_work_gives_the_restarts_back() {
 }
 
 #[test]
+fn whoever_takes_over_a_place_knows_what_is_left_of_its_restarts() {
+    let mut supervisor = Supervisor::<u32, &str>::new(Sla::High);
+    supervisor.take_over(1, 1, s(100));
+    supervisor.take_over(2, 0, s(100));
+    assert_eq!(supervisor.used().collect::<Vec<_>>(), [(&1, 1)]);
+    assert_eq!((supervisor.due(s(100)), supervisor.due(s(101))), (vec![], vec![1]), "it keeps its distance");
+    supervisor.up(&1, s(101));
+    assert_eq!(supervisor.crashed(&1, killed(s(1)), s(102)), Verdict::RestartAt(s(104)));
+    supervisor.due(s(104));
+    supervisor.up(&1, s(104));
+    let later = s(104) + GOOD_WORK;
+    assert_eq!((supervisor.next_give_back(), supervisor.give_back(later - s(1))), (Some(later), false));
+    assert!(supervisor.give_back(later));
+    assert_eq!((supervisor.used().count(), supervisor.next_give_back()), (0, None));
+}
+
+#[test]
 fn what_was_given_up_waits_for_a_person() {
     let mut supervisor = supervisor(Sla::BestEffort, &[1]);
     assert_eq!(supervisor.crashed(&1, killed(s(9)), s(9)), Verdict::GaveUp);

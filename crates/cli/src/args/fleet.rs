@@ -14,6 +14,8 @@ pub enum ProviderCommand {
     List,
     /// Add one: from now on it makes workers for jobs that fit none.
     Add(ProviderArgs),
+    /// Change one, or add it: it becomes what is written here, and its workers stay.
+    Set(ProviderArgs),
     /// Ask one how it is, now.
     Health { name: String },
     /// Let it make workers again.

@@ -27,30 +27,24 @@ pub async fn put(config: &Config, connect: Connect) -> Result<()> {
     Ok(())
 }
 
+/// What the configuration says of a provider holds, whatever it was before. Only one that has workers elsewhere stays as it is.
 async fn put_provider(client: &mut Providers<Channel>, spec: v1::ProviderSpec) -> Result<()> {
     let wanted = convert::provider_from_wire(spec.clone(), Time(0))?;
-    match client.get_provider(v1::GetProviderRequest { name: spec.name.clone() }).await {
-        Err(status) if status.code() == Code::NotFound => {
-            client
-                .add_provider(v1::AddProviderRequest { spec: Some(spec) })
-                .await
-                .map_err(|status| explain(&status))?;
-        }
+    let there = match client.get_provider(v1::GetProviderRequest { name: spec.name.clone() }).await {
+        Err(status) if status.code() == Code::NotFound => None,
         Err(status) => return Err(explain(&status)),
-        Ok(there) => {
-            let there = convert::provider_from_wire(there.into_inner().spec.unwrap_or_default(), Time(0))?;
-            let differs = (there.kind, there.cap, there.cost, &there.settings)
-                != (wanted.kind, wanted.cap, wanted.cost, &wanted.settings);
-            if differs {
-                let name = spec.name;
-                output::note(&format!(
-                    "the provider '{name}' is there already and other than in the configuration; to have it as it is written, \
-                     remove it first: hodei provider remove {name}"
-                ));
-            }
-        }
+        Ok(there) => Some(convert::provider_from_wire(there.into_inner().spec.unwrap_or_default(), Time(0))?),
+    };
+    if there.as_ref() == Some(&wanted) {
+        return Ok(());
     }
-    Ok(())
+    match client.put_provider(v1::PutProviderRequest { spec: Some(spec) }).await {
+        Err(status) if status.code() == Code::FailedPrecondition => {
+            output::note(&format!("not as in the configuration: {}", status.message()));
+            Ok(())
+        }
+        answer => answer.map(drop).map_err(|status| explain(&status)),
+    }
 }
 
 async fn put_template(client: &mut Providers<Channel>, spec: v1::TemplateSpec) -> Result<()> {

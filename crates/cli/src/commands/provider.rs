@@ -15,6 +15,7 @@ pub async fn run(client: &mut Client, command: ProviderCommand, json: bool) -> R
     let answer = match command {
         ProviderCommand::List => return list(client, json).await,
         ProviderCommand::Add(args) => providers.add_provider(v1::AddProviderRequest { spec: Some(spec(args)) }).await,
+        ProviderCommand::Set(args) => providers.put_provider(v1::PutProviderRequest { spec: Some(spec(args)) }).await,
         ProviderCommand::Health { name } => providers.check_provider(v1::CheckProviderRequest { name }).await,
         ProviderCommand::Enable { name } => providers.enable_provider(v1::EnableProviderRequest { name }).await,
         ProviderCommand::Disable { name } => providers.disable_provider(v1::DisableProviderRequest { name }).await,

@@ -133,21 +133,19 @@ pub async fn list(client: &mut Client, json: bool) -> Result<u8> {
     Ok(exit::OK)
 }
 
-const COLUMNS: [output::Column; 14] = [
+const COLUMNS: [output::Column; 12] = [
     ("ID", 0),
-    ("NAME", 1),
+    ("NAME", 3),
     ("STATE", 0),
-    ("RUNNING", 2),
-    ("SLOTS", 3),
-    ("FREE CPU", 4),
-    ("FREE MEMORY", 5),
+    ("JOBS", 1),
+    ("FREE", 4),
+    ("POOL", 2),
+    ("LEAVES BECAUSE", 5),
     ("ZONE", 7),
     ("LABELS", 8),
     ("TAINTS", 6),
-    ("RUNS", 9),
-    ("HANDLERS", 10),
-    ("POOL", 6),
-    ("LEAVES BECAUSE", 7),
+    ("RUNS", 10),
+    ("HANDLERS", 9),
 ];
 
 fn row(worker: &v1::Worker) -> Vec<String> {
@@ -160,21 +158,23 @@ fn row(worker: &v1::Worker) -> Vec<String> {
         worker.id.clone(),
         info.name,
         output::worker_state_name(worker.state()),
-        worker.running.to_string(),
-        info.capacity.unwrap_or_default().slots.to_string(),
-        format!("{}", free.cpu_millis as f64 / 1000.0),
-        bytesize::ByteSize(u64::try_from(free.memory_bytes).unwrap_or(0)).to_string(),
-        info.zone,
-        pairs(&info.labels),
-        info.taints.iter().map(taint).collect::<Vec<_>>().join(", "),
-        offer,
-        handlers,
+        format!("{}/{}", worker.running, info.capacity.unwrap_or_default().slots),
+        format!("{} cpu, {}", free.cpu_millis as f64 / 1000.0, memory(free.memory_bytes)),
         match worker.provider.as_str() {
             "" => String::new(),
             provider => format!("{} ({provider})", worker.template),
         },
         worker.drain_reason.clone(),
+        info.zone,
+        pairs(&info.labels),
+        info.taints.iter().map(taint).collect::<Vec<_>>().join(", "),
+        offer,
+        handlers,
     ]
+}
+
+fn memory(bytes: i64) -> bytesize::ByteSize {
+    bytesize::ByteSize(u64::try_from(bytes).unwrap_or(0))
 }
 
 /// A handler with processes of its own.

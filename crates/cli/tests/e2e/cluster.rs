@@ -178,8 +178,8 @@ fn launch(home: &Home, flags: &[String], grpc: &str, starts: u32) -> Daemon {
     home.daemon(&format!("server-{starts}"), &[&flags[..], &addresses].concat())
 }
 
-/// What happens from now on, as `type detail`.
-pub struct Heard(Arc<Mutex<Vec<String>>>);
+/// What happens from now on.
+pub struct Heard(Arc<Mutex<Vec<v1::Event>>>);
 
 impl Heard {
     pub async fn of(cluster: &Cluster, kind: &str) -> Self {
@@ -189,17 +189,29 @@ impl Heard {
         let list = Arc::clone(&heard);
         tokio::spawn(async move {
             while let Ok(Some(batch)) = stream.message().await {
-                let events = batch.events.into_iter().map(|event| format!("{} {}", event.r#type, event.detail));
-                list.lock().expect("a list").extend(events);
+                list.lock().expect("a list").extend(batch.events);
             }
         });
         Self(heard)
     }
 
-    /// The first that has this in it.
+    /// The first that has this in it, as `type detail`.
     pub async fn of_something(&self, words: &str) -> String {
         until(&format!("'{words}' is told"), || async {
-            self.0.lock().expect("a list").iter().find(|event| event.contains(words)).cloned()
+            let heard = self.0.lock().expect("a list");
+            let said = heard.iter().map(|event| format!("{} {}", event.r#type, event.detail));
+            said.into_iter().find(|said| said.contains(words))
+        })
+        .await
+    }
+
+    /// The types of what was told of one thing, in order, up to this one.
+    pub async fn of_one(&self, subject: &str, last: &str) -> Vec<String> {
+        until(&format!("{subject} is {last}"), || async {
+            let heard = self.0.lock().expect("a list");
+            let of_it = heard.iter().filter(|event| event.subject == subject);
+            let types: Vec<String> = of_it.map(|event| event.r#type.clone()).collect();
+            types.iter().any(|told| told == last).then_some(types)
         })
         .await
     }

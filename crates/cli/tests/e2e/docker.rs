@@ -3,63 +3,19 @@
 use crate::{
     client::{lines, shell},
     cluster::{Cluster, Heard},
+    engine::{Blow, Cut, Engine, Stopped, provider_is},
     process::{until, until_true},
+    registry::Registry,
 };
-use hodei_api::v1::{self, JobState};
+use hodei_api::v1::{self, JobState, ProviderHealth};
 use std::{
-    io::{Read, Write},
-    os::unix::net::UnixStream,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
 };
-use tokio::net::{UnixListener, UnixStream as Stream};
-
-/// The engine and the agent that `cargo xtask test` provides.
-struct Engine {
-    socket: PathBuf,
-    agent: String,
-    image: String,
-}
-
-impl Engine {
-    /// None where there is none: everything else is tested without.
-    fn find() -> Option<Self> {
-        let host = std::env::var("HODEI_TEST_DOCKER").ok()?;
-        let agent = std::env::var("HODEI_TEST_AGENT").ok()?;
-        let image = std::env::var("HODEI_TEST_IMAGE").unwrap_or_else(|_| "hodei-test/busybox:1".into());
-        Some(Self { socket: host.strip_prefix("unix://")?.into(), agent, image })
-    }
-
-    /// The containers that carry this name in their labels, whatever state they are in.
-    fn containers(&self, named: &str) -> usize {
-        let mut stream = UnixStream::connect(&self.socket).expect("the engine");
-        let request = "GET /containers/json?all=1 HTTP/1.0\r\nHost: docker\r\n\r\n";
-        stream.write_all(request.as_bytes()).expect("a request");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let body = answer.split_once("\r\n\r\n").expect("a body").1;
-        let listed: Vec<serde_json::Value> = serde_json::from_str(body).expect("JSON");
-        listed.iter().filter(|container| container["Labels"].to_string().contains(named)).count()
-    }
-
-    async fn add_to(&self, cluster: &Cluster, name: &str, cap: &str, host: &Path) {
-        let host = format!("host=unix://{}", host.display());
-        let agent = format!("agent={}", self.agent);
-        let args = ["provider", "add", name, "--kind", "docker", "--cap", cap, "--set", &host, "--set", &agent];
-        cluster.hodei(&[&args[..], &["--set", "pull=never"]].concat()).await.ok();
-    }
-}
-
-async fn nobody_left(cluster: &Cluster) {
-    until("no worker is left", || async { cluster.workers().await.is_empty().then_some(()) }).await;
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_jobs_under_a_cap_of_five_leave_nothing_even_when_the_server_is_killed() {
-    let Some(engine) = Engine::find() else { return };
+    let Some(engine) = Engine::find().await else { return };
     let mut cluster = Cluster::start().await;
     let name = format!("cap-{}", std::process::id());
     engine.add_to(&cluster, &name, "5", &engine.socket).await;
@@ -88,13 +44,12 @@ async fn twenty_jobs_under_a_cap_of_five_leave_nothing_even_when_the_server_is_k
     }
     let most = most.load(Ordering::Relaxed);
     assert!((1..=5).contains(&most), "at one time there were {most}");
-    nobody_left(&cluster).await;
-    until_true("no container is left", || engine.containers(&name) == 0).await;
+    engine.nothing_left(&cluster, &name).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_image_that_is_not_there_fails_its_job_at_once_and_a_good_one_runs() {
-    let Some(engine) = Engine::find() else { return };
+    let Some(engine) = Engine::find().await else { return };
     let cluster = Cluster::start().await;
     let name = format!("image-{}", std::process::id());
     engine.add_to(&cluster, &name, "2", &engine.socket).await;
@@ -103,44 +58,12 @@ async fn an_image_that_is_not_there_fails_its_job_at_once_and_a_good_one_runs() 
     let bad = cluster.hodei(&["run", "--image", "hodei-test/nothing:1", "--", "true"]).await;
     assert!(bad.code != 0 && bad.stderr.contains("hodei-test/nothing"), "{bad:?}");
     cluster.hodei(&["provider", "remove", &name]).await.ok();
-    nobody_left(&cluster).await;
-    until_true("no container is left", || engine.containers(&name) == 0).await;
-}
-
-/// Stands before the engine's socket, and can be cut.
-struct Cut {
-    socket: PathBuf,
-    open: Arc<AtomicBool>,
-}
-
-impl Cut {
-    fn before(engine: &Engine, at: PathBuf) -> Self {
-        let (open, target) = (Arc::new(AtomicBool::new(true)), engine.socket.clone());
-        let (listener, passes) = (UnixListener::bind(&at).expect("a socket"), Arc::clone(&open));
-        tokio::spawn(async move {
-            while let Ok((mut ours, _)) = listener.accept().await {
-                let (target, passes) = (target.clone(), Arc::clone(&passes));
-                tokio::spawn(async move {
-                    if !passes.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    if let Ok(mut theirs) = Stream::connect(target).await {
-                        _ = tokio::io::copy_bidirectional(&mut ours, &mut theirs).await;
-                    }
-                });
-            }
-        });
-        Self { socket: at, open }
-    }
-
-    fn set(&self, open: bool) {
-        self.open.store(open, Ordering::Relaxed);
-    }
+    engine.nothing_left(&cluster, &name).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_goes_away_is_unhealthy_and_its_jobs_wait_or_go_elsewhere() {
-    let Some(engine) = Engine::find() else { return };
+    let Some(engine) = Engine::find().await else { return };
     let cluster = Cluster::start().await;
     let name = format!("cut-{}", std::process::id());
     let cut = Cut::before(&engine, cluster.home.path("engine.sock"));
@@ -164,13 +87,12 @@ async fn an_engine_that_goes_away_is_unhealthy_and_its_jobs_wait_or_go_elsewhere
     let only = cluster.queue(v1::JobSpec { requirements, ..shell("true") }).await;
     cut.set(true);
     assert_eq!(cluster.ended(&only).await.state(), JobState::Succeeded, "it recovers by itself");
-    nobody_left(&cluster).await;
-    until_true("no container is left", || engine.containers(&name) == 0).await;
+    engine.nothing_left(&cluster, &name).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_that_never_registers_is_removed_and_its_logs_are_told() {
-    let Some(engine) = Engine::find() else { return };
+    let Some(engine) = Engine::find().await else { return };
     // There is nothing at that address, and no network to look for it.
     let config = "[fleet]\nregistration_timeout = '2s'\nadvertise = 'http://192.0.2.1:9'";
     let cluster = Cluster::with_config(config).await;
@@ -180,8 +102,114 @@ async fn a_container_that_never_registers_is_removed_and_its_logs_are_told() {
     cluster.hodei(&["pool", "set", "once", "--image", &engine.image, "--network", "none"]).await.ok();
     let job = cluster.queue(shell("true")).await;
     let failed = heard.of_something("provider.failed").await;
+    assert!(failed.contains("did not register within 2 s"), "{failed}");
     assert!(failed.contains("192.0.2.1:9"), "what it printed says why: {failed}");
+    until_true("the container is gone", || engine.containers(&name) == 0).await;
+    let (explained, shown) = told_of(&cluster, &job).await;
+    for told in [explained, shown] {
+        assert!(told.contains("a worker did not register within 2 s; it printed: "), "{told}");
+        assert!(told.contains("192.0.2.1:9"), "{told}");
+    }
     cluster.cancel(&job).await.expect("cancelled");
-    nobody_left(&cluster).await;
-    until_true("no container is left", || engine.containers(&name) == 0).await;
+    engine.nothing_left(&cluster, &name).await;
+}
+
+/// What `hodei job explain` and `hodei job get` say of a job.
+async fn told_of(cluster: &Cluster, job: &str) -> (String, String) {
+    let explained = cluster.hodei(&["job", "explain", job]).await.ok();
+    let shown = cluster.hodei(&["job", "get", job]).await.ok();
+    (explained.text().to_owned(), shown.text().to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_create_whose_answer_is_lost_leaves_nothing_and_the_job_goes_to_the_next_provider() {
+    let Some(engine) = Engine::find().await else { return };
+    let cluster = Cluster::start().await;
+    let (first, next) = (format!("a-{}", std::process::id()), format!("b-{}", std::process::id()));
+    let cut = Cut::before(&engine, cluster.home.path("engine.sock"));
+    engine.add_to(&cluster, &first, "2", &cut.socket).await;
+    engine.add_to(&cluster, &next, "2", &engine.socket).await;
+    let heard = Heard::of(&cluster, "provider").await;
+    cluster.hodei(&["pool", "set", "once", "--image", &engine.image, "--reuse", "never"]).await.ok();
+    cut.at_next("/containers/create", Blow::AnswerLost);
+    let job = cluster.queue(shell("true")).await;
+    assert_eq!(cluster.ended(&job).await.state(), JobState::Succeeded, "the other one made a worker");
+    cut.has_struck().await;
+    assert_eq!(cluster.provider(&first).await.health(), ProviderHealth::Unhealthy);
+    heard.of_something("provider.unhealthy").await;
+    assert_eq!(engine.containers(&first), 1, "it was made, and nobody knows");
+    cut.set(true);
+    provider_is(&cluster, &first, ProviderHealth::Healthy).await;
+    engine.nothing_left(&cluster, &first).await;
+    engine.nothing_left(&cluster, &next).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_waits_for_an_engine_that_stops_in_the_middle_of_a_create_and_says_so() {
+    let Some(engine) = Engine::alone().await else { return };
+    let Some(process) = engine.process() else { return };
+    let cluster = Cluster::start().await;
+    let name = format!("stop-{}", std::process::id());
+    let cut = Cut::before(&engine, cluster.home.path("engine.sock"));
+    engine.add_with(&cluster, &name, "2", &cut.socket, &["pull=never", "timeout=2s"]).await;
+    let stopped = Stopped(process);
+    cut.at_next("/containers/create", Blow::Stopped(process));
+    let requirements = Some(v1::Requirements { image: engine.image.clone(), ..Default::default() });
+    let job = cluster.queue(v1::JobSpec { requirements, ..shell("echo $COLOUR") }).await;
+    cut.has_struck().await;
+    provider_is(&cluster, &name, ProviderHealth::Unhealthy).await;
+    let why = format!("and none is made: {name} is unhealthy: the engine does not answer");
+    let (explained, shown) = told_of(&cluster, &job).await;
+    assert!(explained.starts_with("The job is pending: ") && explained.contains(&format!("{why}.\n")), "{explained}");
+    assert!(shown.contains(&why), "{shown}");
+    drop(stopped);
+    assert_eq!(cluster.ended(&job).await.state(), JobState::Succeeded, "it recovers by itself");
+    assert_eq!(lines(&cluster.log(&job).await), ["blue"]);
+    engine.nothing_left(&cluster, &name).await;
+}
+
+/// In an image with nothing of use in it there is one program, that of the agent.
+const PROGRAM: [&str; 2] = ["/.hodei/agent", "--version"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_for_an_image_sees_how_far_its_pull_has_come() {
+    let Some(engine) = Engine::find().await else { return };
+    let cluster = Cluster::start().await;
+    let name = format!("pull-{}", std::process::id());
+    engine.add_with(&cluster, &name, "1", &engine.socket, &[]).await;
+    let registry = Registry::open(4 << 20, Duration::from_millis(400)).await;
+    let image = registry.image();
+    let ran = cluster.hodei(&[&["run", "--image", &image, "--"], &PROGRAM[..]].concat()).await.ok();
+    assert!(ran.text().starts_with("hodei "), "{ran:?}");
+    let waits = format!("hodei: the job waits: a worker is being made by {name}: pulling {image}: 0 of 1 layers, ");
+    let seen: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with(&waits)).collect();
+    assert!(seen.len() > 1 && seen.iter().all(|line| line.ends_with(" of 4.2 MB")), "{ran:?}");
+    engine.nothing_left(&cluster, &name).await;
+    engine.ask("DELETE", &format!("/images/{image}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pull_that_is_cut_short_is_not_the_images_fault_and_is_made_up_for() {
+    let Some(engine) = Engine::find().await else { return };
+    let cluster = Cluster::start().await;
+    let name = format!("short-{}", std::process::id());
+    let cut = Cut::before(&engine, cluster.home.path("engine.sock"));
+    engine.add_with(&cluster, &name, "1", &cut.socket, &[]).await;
+    let registry = Registry::open(1 << 20, Duration::from_millis(200)).await;
+    let image = registry.image();
+    cut.at_next("/images/create", Blow::CutShort);
+    let requirements = Some(v1::Requirements { image: image.clone(), ..Default::default() });
+    let shell = v1::ShellWork { program: PROGRAM[0].into(), args: vec![PROGRAM[1].into()] };
+    let work = Some(v1::Work { kind: Some(v1::work::Kind::Shell(shell)) });
+    let job = cluster.queue(v1::JobSpec { work, requirements, ..Default::default() }).await;
+    cut.has_struck().await;
+    until("it is said why it waits", || async {
+        let (explained, _) = told_of(&cluster, &job).await;
+        explained.contains(&format!("and none is made: {name} is unhealthy: ")).then_some(())
+    })
+    .await;
+    cut.set(true);
+    assert_eq!(cluster.ended(&job).await.state(), JobState::Succeeded, "it recovers by itself");
+    engine.nothing_left(&cluster, &name).await;
+    engine.ask("DELETE", &format!("/images/{image}"));
 }

@@ -220,7 +220,7 @@ idle_timeout = '5m'
     let checked = cluster.hodei(&["provider", "health", "local", "--json"]).await.ok().json();
     assert_eq!((checked["health"].as_str(), checked["cap"].as_i64()), (Some("healthy"), Some(2)));
     for (args, said) in [
-        (&["provider", "add", "local", "--kind", "process"][..], "exists already"),
+        (&["provider", "add", "local", "--kind", "process"][..], "change it with 'hodei provider set local'"),
         (&["provider", "add", "x", "--kind", "process", "--set", "hots=1"], "hots"),
         (&["provider", "health", "nobody"], "no provider 'nobody'"),
         (&["pool", "set", "a/b"], "name"),
@@ -233,4 +233,35 @@ idle_timeout = '5m'
     let listed = cluster.hodei(&["provider", "list"]).await.ok();
     assert!(listed.text().contains("disabled"), "{listed:?}");
     cluster.hodei(&["provider", "remove", "local"]).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_provider_that_is_changed_in_the_configuration_is_changed_and_keeps_its_workers() {
+    let config = |cap: u32, more: &str| format!("[[provider]]\nname = 'local'\nkind = 'process'\ncap = {cap}\n{more}");
+    let mut cluster = Cluster::with_config(&config(1, "")).await;
+    cluster.hodei(&["pool", "set", "small", "--idle-timeout", "5m"]).await.ok();
+    let first = cluster.ended(&cluster.queue(shell("true")).await).await;
+    let worker = first.executions[0].worker_id.clone();
+    let heard = Heard::of(&cluster, "provider").await;
+    cluster.hodei(&["provider", "set", "local", "--kind", "process", "--cap", "3"]).await.ok();
+    heard.of_something("provider.changed").await;
+    assert_eq!(cluster.provider("local").await.spec.expect("a spec").cap, 3);
+    // What the configuration names is as the configuration says.
+    cluster.home.write("config.toml", config(2, "cost = 7\nsettings = { agent = '/bin/true' }"));
+    cluster.crash_server().await;
+    let shown = cluster.provider("local").await;
+    let spec = shown.spec.expect("a spec");
+    assert_eq!((spec.cap, spec.cost, spec.settings["agent"].as_str()), (2, 7, "/bin/true"));
+    cluster.connected(&worker).await;
+    let second = cluster.ended(&cluster.queue(shell("true")).await).await;
+    assert_eq!(second.executions[0].worker_id, worker, "the worker is still there");
+    // It cannot be moved while it has workers, which nobody would find any more.
+    let moved = cluster.hodei(&["provider", "set", "local", "--kind", "docker"]).await;
+    assert!(moved.code != 0 && moved.stderr.contains("has 1 workers where it is now"), "{moved:?}");
+    cluster.home.write("config.toml", "[[provider]]\nname = 'local'\nkind = 'docker'\n");
+    cluster.crash_server().await;
+    assert!(cluster.server.log().contains("not as in the configuration"), "{}", cluster.server.log());
+    assert_eq!(cluster.provider("local").await.spec.expect("a spec").kind, "process");
+    cluster.hodei(&["provider", "remove", "local"]).await.ok();
+    nobody_left(&cluster).await;
 }

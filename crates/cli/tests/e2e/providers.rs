@@ -3,7 +3,7 @@
 use crate::{
     client::{lines, shell},
     cluster::Cluster,
-    postgres::setting,
+    engine::Engine,
     process::{HODEI, is_alive, numbers, until, until_true},
 };
 use hodei_api::v1::JobState;
@@ -13,10 +13,6 @@ use hodei_provider::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::{collections::BTreeMap, path::Path, sync::Arc};
-
-/// Where an engine listens that has the images of the tests, and an agent that runs in them.
-const ENGINE: &str = "HODEI_TEST_DOCKER";
-const AGENT: &str = "HODEI_TEST_AGENT";
 
 async fn order(cluster: &Cluster) -> Order {
     let token = cluster.token("", 0).await;
@@ -98,13 +94,13 @@ async fn nothing_of_a_process_worker_outlives_it_however_it_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_image_that_knows_nothing_of_hodei_runs_jobs() {
-    let (Some(host), Some(agent)) = (setting(ENGINE), setting(AGENT)) else { return };
+    let Some(engine) = Engine::find().await else { return };
     let cluster = Cluster::start().await;
     let settings = DockerSettings {
-        host,
-        agent: Some(agent.into()),
+        host: engine.socket.display().to_string(),
+        agent: Some(engine.agent.clone().into()),
         network: "none".to_owned(),
-        image: Some("hodei-test/busybox:1".to_owned()),
+        image: Some(engine.image.clone()),
         ..DockerSettings::default()
     };
     let provider = DockerProvider::new(&uuid::Uuid::new_v4().to_string(), settings).expect("a provider");

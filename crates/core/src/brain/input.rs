@@ -221,6 +221,8 @@ pub enum QueueOrder {
 #[derive(Clone, Debug)]
 pub enum ProviderOrder {
     Add(Box<ProviderRecord>),
+    /// A new one, or another form of one that is there; its workers stay, and so does whether it is enabled.
+    Put(Box<ProviderRecord>),
     Enable,
     Disable,
     /// Its workers are drained; it is gone when they are.
@@ -455,8 +457,12 @@ pub enum Refusal {
     DependsOnExisting(JobId),
     #[error("there is no provider '{0}'")]
     NoSuchProvider(Arc<str>),
-    #[error("name: a provider '{0}' exists already; remove it first or choose another name")]
+    #[error("name: a provider '{0}' exists already; change it with 'hodei provider set {0}', or choose another name")]
     ProviderExists(Arc<str>),
+    #[error(
+        "the provider '{0}' still has {1} workers where it is now; let them go before it is moved: hodei provider remove {0}"
+    )]
+    ProviderHasWorkers(Arc<str>, u32),
     #[error("there is no worker template '{0}'")]
     NoSuchTemplate(Arc<str>),
     #[error("there are {0} providers already, which is as many as one server keeps")]

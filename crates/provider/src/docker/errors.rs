@@ -34,6 +34,7 @@ pub(super) fn classify(asked: Asked, error: &Error) -> ProviderError {
     let message = match error {
         Error::DockerResponseServerError { message, .. } => message.clone(),
         Error::DockerStreamError { error } => error.clone(),
+        Error::RequestTimeoutError => "the engine does not answer".to_owned(),
         error => chain(error),
     };
     ProviderError { class: class(asked, error, &message.to_lowercase()), message }
@@ -55,7 +56,8 @@ fn class(asked: Asked, error: &Error, said: &str) -> ErrorClass {
             // "pull access denied" is what a registry says of an image that it does not have.
             Asked::Image if says(&["pull access denied"]) => ErrorClass::Image,
             Asked::Image if says(&DENIED) => ErrorClass::Auth,
-            Asked::Image if says(&CUT_OFF) => ErrorClass::Unreachable,
+            // The engine answers, and other images may be there: only this one has to wait.
+            Asked::Image if says(&CUT_OFF) => ErrorClass::Other,
             Asked::Image if says(&NO_IMAGE) => ErrorClass::Image,
             Asked::Container if says(&["no such image"]) => ErrorClass::Image,
             Asked::Container if says(&["exec"]) && says(&CANNOT_RUN) => ErrorClass::Image,
@@ -116,7 +118,7 @@ mod tests {
             (
                 Asked::Image,
                 answered(500, "Get \"http://127.0.0.1:1/v2/\": dial tcp 127.0.0.1:1: connect: connection refused"),
-                ErrorClass::Unreachable,
+                ErrorClass::Other,
             ),
             (
                 Asked::Image,

@@ -13,7 +13,7 @@ use bollard::{
 };
 use futures::StreamExt;
 use hodei_core::provider::ErrorClass;
-use std::time::Duration;
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 /// How long a pull may say nothing.
 const SILENCE: Duration = Duration::from_secs(120);
@@ -65,11 +65,15 @@ impl Engine {
         let options = CreateImageOptions { from_image: Some(name), tag, ..CreateImageOptions::default() };
         let docker = self.docker()?;
         let mut steps = docker.create_image(Some(options), None, None);
+        let mut layers = Layers::default();
         loop {
             let step = tokio::time::timeout(SILENCE, steps.next()).await;
             match step.map_err(|_| Error::RequestTimeoutError) {
                 Ok(None) => break,
-                Ok(Some(Ok(step))) => tell(image, &step, progress),
+                Ok(Some(Ok(step))) => {
+                    layers.hear(&step);
+                    progress(&format!("pulling {image}{layers}"));
+                }
                 Ok(Some(Err(error))) | Err(error) => {
                     let error = classify(Asked::Image, &error);
                     return Err(ProviderError { message: format!("cannot pull {image}: {}", error.message), ..error });
@@ -81,13 +85,48 @@ impl Engine {
     }
 }
 
-fn tell(image: &str, step: &CreateImageInfo, progress: &Progress) {
-    let Some(status) = &step.status else { return };
-    let layer = step.id.as_ref().map(|id| format!(" {id}")).unwrap_or_default();
-    let detail = step.progress_detail.as_ref();
-    let done = detail.and_then(|detail| Some((detail.current?, detail.total.filter(|total| *total > 0)?)));
-    let done = done.map(|(current, total)| format!(" {}%", current.saturating_mul(100) / total)).unwrap_or_default();
-    progress(&format!("pulling {image}:{layer} {status}{done}"));
+/// How far a pull has come. An engine tells of one layer at a time, and people want to know of all of them.
+#[derive(Default)]
+struct Layers(BTreeMap<String, Layer>);
+
+#[derive(Default)]
+struct Layer {
+    loaded: i64,
+    size: i64,
+    is_done: bool,
+}
+
+impl Layers {
+    fn hear(&mut self, step: &CreateImageInfo) {
+        let (Some(id), Some(status)) = (&step.id, step.status.as_deref()) else { return };
+        // The tag stands in the place of a layer.
+        if status.starts_with("Pulling from") {
+            return;
+        }
+        let layer = self.0.entry(id.clone()).or_default();
+        let detail = step.progress_detail.as_ref();
+        match (status, detail.and_then(|detail| Some((detail.current?, detail.total?)))) {
+            ("Downloading", Some((loaded, size))) => (layer.loaded, layer.size) = (loaded, size),
+            ("Download complete", _) => layer.loaded = layer.size,
+            ("Pull complete" | "Already exists", _) => layer.is_done = true,
+            _ => {}
+        }
+    }
+}
+
+/// Follows the name of the image.
+impl fmt::Display for Layers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let layers = || self.0.values();
+        let (done, all) = (layers().filter(|layer| layer.is_done).count(), layers().count());
+        let (loaded, size) = layers().fold((0, 0), |sum, layer| (sum.0 + layer.loaded, sum.1 + layer.size));
+        let megabytes = |bytes: i64| bytes as f64 / 1e6;
+        match (all, size) {
+            (0, _) => Ok(()),
+            (_, 0) => write!(f, ": {done} of {all} layers"),
+            _ => write!(f, ": {done} of {all} layers, {:.1} of {:.1} MB", megabytes(loaded), megabytes(size)),
+        }
+    }
 }
 
 /// Without a tag an engine would pull all that there are.
@@ -105,6 +144,36 @@ fn name_and_tag(image: &str) -> (String, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bollard::models::ProgressDetail;
+
+    #[test]
+    fn progress_is_that_of_all_layers() {
+        let mut layers = Layers::default();
+        let mut said = Vec::new();
+        for (id, status, detail) in [
+            ("1", "Pulling from a/b", None),
+            ("x", "Pulling fs layer", None),
+            ("y", "Already exists", None),
+            ("x", "Downloading", Some((1_500_000, 4_000_000))),
+            ("x", "Download complete", None),
+            ("x", "Pull complete", None),
+        ] {
+            let progress_detail =
+                detail.map(|(current, total)| ProgressDetail { current: Some(current), total: Some(total) });
+            let (id, status) = (Some(id.to_owned()), Some(status.to_owned()));
+            layers.hear(&CreateImageInfo { id, status, progress_detail, ..CreateImageInfo::default() });
+            said.push(layers.to_string());
+        }
+        let expected = [
+            "",
+            ": 0 of 1 layers",
+            ": 1 of 2 layers",
+            ": 1 of 2 layers, 1.5 of 4.0 MB",
+            ": 1 of 2 layers, 4.0 of 4.0 MB",
+            ": 2 of 2 layers, 4.0 of 4.0 MB",
+        ];
+        assert_eq!(said, expected);
+    }
 
     #[test]
     fn names_are_taken_apart() {

@@ -162,21 +162,29 @@ impl Calls {
         Ok(convert::job_to_wire(&job, convert::Stored { payload, result, data }, reason))
     }
 
-    /// With what takes long about the worker that is being made for it.
     async fn why_it_waits(&self, job: &Job) -> Result<String, Problem> {
-        let (waiting, in_progress) = (job.clone(), self.engine.shared().fleet.all_progress());
-        let reason = move |brain: &Brain| {
-            let reason = brain.waiting_reason(&waiting);
-            if in_progress.is_empty() {
-                return reason;
-            }
+        let job = job.clone();
+        self.with_progress(job.id, move |brain| brain.waiting_reason(&job))
+            .await
+            .map(|(reason, progress)| reason + &progress)
+    }
+
+    /// What the brain says of a job, and what takes long about the worker that is being made for it, in words to be added.
+    pub(super) async fn with_progress<T: Send + 'static>(
+        &self,
+        job: JobId,
+        ask: impl FnOnce(&Brain) -> T + Send + 'static,
+    ) -> Result<(T, String), Problem> {
+        let in_progress = self.engine.shared().fleet.all_progress();
+        let said = move |brain: &Brain| {
             let made_for_it =
-                |view: &WorkerView| view.record.origin.as_ref().and_then(|origin| origin.job) == Some(waiting.id);
-            let made: Vec<WorkerView> = brain.workers().into_iter().filter(made_for_it).collect();
-            let progress = made.iter().find_map(|view| in_progress.get(&view.record.id));
-            progress.map_or_else(|| reason.clone(), |progress| format!("{reason}: {progress}"))
+                |view: &WorkerView| view.record.origin.as_ref().and_then(|origin| origin.job) == Some(job);
+            let views = if in_progress.is_empty() { Vec::new() } else { brain.workers() };
+            let progress =
+                views.iter().filter(|view| made_for_it(view)).find_map(|view| in_progress.get(&view.record.id));
+            (ask(brain), progress.map(|words| format!(": {words}")).unwrap_or_default())
         };
-        Ok(self.engine.ask(reason).await?)
+        Ok(self.engine.ask(said).await?)
     }
 
     pub async fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Result<Page, Problem> {

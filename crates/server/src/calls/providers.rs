@@ -23,10 +23,20 @@ impl Calls {
     }
 
     pub async fn add_provider(&self, record: ProviderRecord) -> Result<ProviderView, Problem> {
+        self.describe_provider(record, ProviderOrder::Add).await
+    }
+
+    pub async fn put_provider(&self, record: ProviderRecord) -> Result<ProviderView, Problem> {
+        self.describe_provider(record, ProviderOrder::Put).await
+    }
+
+    async fn describe_provider(
+        &self,
+        record: ProviderRecord,
+        order: fn(Box<ProviderRecord>) -> ProviderOrder,
+    ) -> Result<ProviderView, Problem> {
         fleet::check_settings(&record).map_err(|why| Invalid::new("settings", why))?;
-        let name = Arc::clone(&record.name);
-        self.order_provider(&name, ProviderOrder::Add(Box::new(record))).await?;
-        self.provider(&name).await
+        self.set_provider(&Arc::clone(&record.name), order(Box::new(record))).await
     }
 
     pub async fn set_provider(&self, name: &str, order: ProviderOrder) -> Result<ProviderView, Problem> {

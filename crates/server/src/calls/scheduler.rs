@@ -31,7 +31,8 @@ impl Calls {
     pub async fn decision(&self, id: JobId) -> Result<(Decision, StateKind), Problem> {
         let job = self.find(id).await?;
         let state = job.state.kind();
-        Ok((self.engine.ask(move |brain| brain.decision_on(&job)).await?, state))
+        let (decision, progress) = self.with_progress(id, move |brain| brain.decision_on(&job)).await?;
+        Ok((Decision { reason: decision.reason + &progress, ..decision }, state))
     }
 
     /// Workers that could take a job now; such a job, if one is given.

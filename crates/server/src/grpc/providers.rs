@@ -41,6 +41,13 @@ impl ProviderManagementService for Service {
         Ok(provider(calls.add_provider(record).await?))
     }
 
+    async fn put_provider(&self, request: Request<v1::PutProviderRequest>) -> Answer<v1::Provider> {
+        let calls = self.calls.by(request.extensions());
+        let spec = request.into_inner().spec.unwrap_or_default();
+        let record = convert::provider_from_wire(spec, clock::now().wall).map_err(invalid)?;
+        Ok(provider(calls.put_provider(record).await?))
+    }
+
     async fn remove_provider(&self, request: Request<v1::RemoveProviderRequest>) -> Answer<v1::RemoveProviderResponse> {
         self.calls.by(request.extensions()).remove_provider(&request.into_inner().name).await?;
         Ok(Response::new(v1::RemoveProviderResponse {}))

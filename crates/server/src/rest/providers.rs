@@ -9,7 +9,10 @@ use super::{
 use crate::clock;
 use axum::{Json, extract::Path, http::StatusCode};
 use hodei_api::{convert, json::fleet, v1};
-use hodei_core::brain::{ProviderOrder, ProviderView};
+use hodei_core::{
+    brain::{ProviderOrder, ProviderView},
+    spec::Invalid,
+};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -103,6 +106,30 @@ pub async fn add(
 ) -> Result<(StatusCode, Json<Provider>)> {
     let record = convert::provider_from_wire(provider.into_wire(), clock::now().wall)?;
     Ok((StatusCode::CREATED, Json(rest.calls.add_provider(record).await?.into())))
+}
+
+/// Add or change a provider
+///
+/// Takes the place of the one of that name; its workers stay. One that has workers cannot be moved elsewhere.
+#[utoipa::path(
+    put, path = "/providers/{name}", tag = "providers", params(("name" = String, Path, description = "The provider")),
+    request_body = fleet::Provider,
+    responses(
+        (status = 200, description = "The provider", body = Provider),
+        (status = 409, description = "It has workers where it is now"),
+    )
+)]
+pub async fn put(
+    rest: Rest,
+    Path(name): Path<String>,
+    Query(NoQuery): Query<NoQuery>,
+    Body(provider): Body<fleet::Provider>,
+) -> Result<Json<Provider>> {
+    if provider.name != name {
+        return Err(Invalid::new("name", "differs from the one in the path").into());
+    }
+    let record = convert::provider_from_wire(provider.into_wire(), clock::now().wall)?;
+    Ok(Json(rest.calls.put_provider(record).await?.into()))
 }
 
 /// Look at a provider

@@ -74,6 +74,7 @@ pub fn table() -> OpenApiRouter<Rest> {
         ("providers.list", routes!(providers::list)),
         ("providers.add", routes!(providers::add)),
         ("providers.get", routes!(providers::get)),
+        ("providers.put", routes!(providers::put)),
         ("providers.remove", routes!(providers::remove)),
         ("providers.check", routes!(providers::check)),
         ("providers.enable", routes!(providers::enable)),

@@ -35,6 +35,8 @@ use uuid::Uuid;
 const LOOK: u64 = 1500;
 /// Between two tries at something that did not work.
 const AGAIN: u64 = 400;
+/// Between two failures so close to each other nobody has worked well for a minute, wherever the clocks jumped to.
+const IN_A_ROW: Millis = Millis(20_000);
 
 /// All of them, and what is known for sure of what they do.
 #[derive(Default)]
@@ -42,6 +44,8 @@ pub(super) struct Makers {
     makers: Vec<Made>,
     /// Templates whose warm workers were given up, until a person asks.
     given_up: BTreeSet<Arc<str>>,
+    /// When warm workers of each template failed, as far as it is durable, since a person asked.
+    failures: BTreeMap<Arc<str>, Vec<Time>>,
     /// What each worker that is for one job was given.
     given: BTreeMap<WorkerId, BTreeSet<ExecutionId>>,
     /// They have been sent home, because the end has come.
@@ -144,6 +148,10 @@ impl World {
         }
         match trouble {
             Trouble::Loses | Trouble::Freezes => self.harm_one(at, trouble, length),
+            Trouble::Frail => {
+                self.makers.makers[at].trouble = Some((trouble, self.now + 3 * length));
+                self.harm_one(at, Trouble::Loses, length);
+            }
             trouble => self.makers.makers[at].trouble = Some((trouble, self.now + length)),
         }
     }
@@ -215,7 +223,8 @@ impl World {
             self.makers.orders.remove(order);
         }
         let (now, maker) = (self.now, &self.makers.makers[at]);
-        let [down, lies, doubles] = [Trouble::Down, Trouble::Lies, Trouble::Doubles].map(|kind| maker.is(kind, now));
+        let troubles = [Trouble::Down, Trouble::Lies, Trouble::Doubles, Trouble::Frail];
+        let [down, lies, doubles, frail] = troubles.map(|kind| maker.is(kind, now));
         let there = maker.instances.contains_key(&worker);
         let info = self.store.worker(worker).map(|record| record.info.clone());
         let mut rng = self.dice.roll(For::Maker, worker.0.as_u64_pair().1, 1);
@@ -235,6 +244,9 @@ impl World {
             }
             let agent = self.make_agent(at, worker, info);
             self.register(agent);
+            if frail {
+                self.after(rng.u64(50..1000), Event::DiesYoung(agent));
+            }
         }
         self.say_to_server(life, Input::Created { worker, outcome: says });
     }
@@ -326,6 +338,37 @@ impl World {
     fn check_create(&self, origin: &Origin) {
         if origin.job.is_none() && self.makers.given_up.contains(&origin.template.name) {
             let message = format!("{} was given up, and a worker is made for it", origin.template.name);
+            broken(Rule::RestartBudget, (), message);
+        }
+    }
+
+    /// However often the server restarts, a place fails no more often in a row than its restarts allow.
+    pub(super) fn check_budgets(&mut self, batch: &Batch) {
+        for change in &batch.changes {
+            let Change::Template { name, what, at } = change else { continue };
+            match what {
+                TemplateChange::Crashed(_) | TemplateChange::Hanging(_) | TemplateChange::NotProducing(_) => {
+                    self.makers.failures.entry(Arc::clone(name)).or_default().push(*at);
+                    self.check_budget(name);
+                }
+                TemplateChange::Put | TemplateChange::Restarted | TemplateChange::Removed => {
+                    self.makers.failures.remove(name);
+                }
+                TemplateChange::Replaced | TemplateChange::FailedPermanent(_) => {}
+            }
+        }
+    }
+
+    fn check_budget(&self, name: &Arc<str>) {
+        let (Some(failures), Some(template)) = (self.makers.failures.get(name), self.store.kept.templates.get(name))
+        else {
+            return;
+        };
+        let close = |pair: &&[Time]| pair[1] < pair[0] + IN_A_ROW;
+        let in_a_row = 1 + failures.windows(2).rev().take_while(close).count();
+        let allowed = 1 + template.sla.restarts() as usize;
+        if in_a_row > allowed {
+            let message = format!("workers of {name} failed {in_a_row} times in a row, and {allowed} are allowed");
             broken(Rule::RestartBudget, (), message);
         }
     }

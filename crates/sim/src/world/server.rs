@@ -540,8 +540,12 @@ impl World {
 
     fn write(&mut self, commit: &Commit) {
         let recognise_repeats = !self.is(Defect::CommitAppliedTwice);
+        let is_new = !self.store.has(commit);
         let written = self.store.commit(commit, recognise_repeats);
         self.check_commit(commit, written);
+        if is_new {
+            self.check_budgets(&commit.batch);
+        }
     }
 
     pub(super) fn landed(&mut self, life: u64, well: bool) {

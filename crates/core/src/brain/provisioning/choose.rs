@@ -85,19 +85,16 @@ impl Provisioning {
     fn why_not_ask(&self, provider: &Provider, now: Elapsed) -> Option<String> {
         let record = &provider.record;
         let mut of_it = self.made.values().filter(|made| made.provider == record.name);
-        match &provider.hold {
-            _ if record.leaving => return Some("is being removed".into()),
-            _ if !record.enabled => return Some("is disabled".into()),
-            Some(hold) if hold.holds(now) => return Some(format!("failed: {}", hold.why)),
+        match (&provider.health, &provider.hold) {
+            _ if record.leaving => Some("is being removed".into()),
+            _ if !record.enabled => Some("is disabled".into()),
+            (ProviderHealth::Unhealthy(why), _) => Some(format!("is unhealthy: {why}")),
+            (_, Some(hold)) if hold.holds(now) => Some(format!("failed: {}", hold.why)),
             // One try tells whether it works again.
-            Some(hold) if of_it.any(|made| made.is_coming()) => {
-                return Some(format!("is being tried again after it failed: {}", hold.why));
+            (_, Some(hold)) if of_it.any(|made| made.is_coming()) => {
+                Some(format!("is being tried again after it failed: {}", hold.why))
             }
-            _ => {}
-        }
-        match &provider.health {
-            ProviderHealth::Unknown => Some("has not been asked yet how it is".into()),
-            ProviderHealth::Unhealthy(why) => Some(format!("is unhealthy: {why}")),
+            (ProviderHealth::Unknown, _) => Some("has not been asked yet how it is".into()),
             _ => None,
         }
     }

@@ -45,8 +45,8 @@ impl Provisioning {
         self.crews.values().flat_map(|crew| crew.swarm.pool().keys().copied())
     }
 
-    pub(super) fn crew(&mut self, template: &WorkerTemplate) -> &mut Crew {
-        self.crews.entry(Arc::clone(&template.name)).or_insert_with(|| Crew::new(template))
+    pub(super) fn crew(&mut self, template: &WorkerTemplate, now: Elapsed) -> &mut Crew {
+        self.crews.entry(Arc::clone(&template.name)).or_insert_with(|| Crew::new(template, now))
     }
 
     pub(super) fn crew_of(&mut self, worker: WorkerId) -> Option<&mut Crew> {
@@ -56,24 +56,25 @@ impl Provisioning {
 }
 
 impl Crew {
-    fn new(template: &WorkerTemplate) -> Self {
+    fn new(template: &WorkerTemplate, now: Elapsed) -> Self {
         let mut crew = Self {
             swarm: Swarm::new(template.sla, limits(template)),
             supervisor: Supervisor::new(template.sla),
             seats: BTreeMap::new(),
             given_up: BTreeSet::new(),
         };
-        crew.configure(template);
+        crew.configure(template, now);
         crew
     }
 
     /// The SLA is fixed for as long as there are workers; how many stand ready is not.
-    pub fn configure(&mut self, template: &WorkerTemplate) {
+    pub fn configure(&mut self, template: &WorkerTemplate, now: Elapsed) {
         self.swarm.set_limits(limits(template));
         self.given_up.clone_from(&template.given_up);
         for seat in 0..template.warm {
-            self.seats.entry(seat).or_default();
-            self.supervisor.supervise(seat);
+            let used = template.restarts.get(&seat).copied().filter(|_| !planted(Defect::RestartsForgotten));
+            self.seats.entry(seat).or_insert(Seat { worker: None, waits: used.is_some() });
+            self.supervisor.take_over(seat, used.unwrap_or(0), since_origin(now));
         }
         for seat in self.seats.split_off(&template.warm).into_keys() {
             self.supervisor.dismiss(&seat);
@@ -108,7 +109,9 @@ impl Crew {
 
     /// After a restart those who were made for the pool take its places again.
     pub fn sit_again(&mut self, worker: WorkerId) {
-        let open = self.seats.iter_mut().find(|(seat, place)| place.worker.is_none() && !self.given_up.contains(seat));
+        let open = self.seats.iter_mut().filter(|(seat, it)| it.worker.is_none() && !self.given_up.contains(seat));
+        // One that waits to be filled again is more likely to be empty.
+        let open = open.min_by_key(|(_, place)| place.waits);
         open.into_iter().for_each(|(_, place)| place.worker = Some(worker));
     }
 
@@ -181,21 +184,24 @@ impl Crew {
         }
     }
 
-    /// It failed, or was found to. Its place waits or is given up, if it had one; the places that are given up are
-    /// returned when there is one more.
-    pub fn fails(&mut self, worker: WorkerId, crash: Crash, now: Elapsed) -> Option<BTreeSet<u32>> {
+    /// It failed, or was found to. Its place waits or is given up, if it had one.
+    pub fn fails(&mut self, worker: WorkerId, crash: Crash, now: Elapsed) {
         if self.swarm.exited(&worker).is_err() {
             self.swarm.forget(&worker);
         }
-        let seat = self.seat_of(worker)?;
+        let Some(seat) = self.seat_of(worker) else { return };
         let verdict = self.supervisor.crashed(&seat, crash, since_origin(now));
         if let Some(place) = self.seats.get_mut(&seat) {
             (place.worker, place.waits) = (None, matches!(verdict, Verdict::RestartAt(_)));
         }
-        (verdict == Verdict::GaveUp).then(|| {
+        if verdict == Verdict::GaveUp {
             self.given_up.insert(seat);
-            self.given_up.clone()
-        })
+        }
+    }
+
+    /// The restarts that its places have used.
+    fn restarts(&self) -> BTreeMap<u32, u32> {
+        self.supervisor.used().map(|(seat, restarts)| (*seat, restarts)).collect()
     }
 
     pub fn gone(&mut self, worker: WorkerId) {
@@ -216,7 +222,7 @@ impl Crew {
 
     fn next_deadline(&self) -> Option<Elapsed> {
         let deadlines = self.swarm.next_deadline().into_iter().chain(self.supervisor.next_deadline());
-        deadlines.min().map(elapsed)
+        deadlines.chain(self.supervisor.next_give_back()).min().map(elapsed)
     }
 
     fn is_over(&self) -> bool {
@@ -245,15 +251,33 @@ impl Brain {
         }
     }
 
-    /// A worker of a crew failed. What is given up stays so over a restart.
     pub(super) fn crew_member_failed(&mut self, id: WorkerId, crash: Crash) {
         let now = self.elapsed;
-        let given_up = self.provisioning.crew_of(id).and_then(|crew| crew.fails(id, crash, now));
-        let Some(made) = self.provisioning.made.get(&id) else { return };
-        let name = Arc::clone(&made.template.name);
-        if let Some((given_up, template)) = given_up.zip(self.provisioning.templates.get_mut(&name)) {
-            *template = Arc::new(WorkerTemplate { given_up, ..(**template).clone() });
-            self.provisioning.dirty_templates.insert(name);
+        if let Some(crew) = self.provisioning.crew_of(id) {
+            crew.fails(id, crash, now);
+        }
+        let name = self.provisioning.made.get(&id).map(|made| Arc::clone(&made.template.name));
+        name.into_iter().for_each(|name| self.keep_budgets(&name));
+    }
+
+    /// A minute of good work gives the restarts of a place back.
+    pub(super) fn give_back_restarts(&mut self) {
+        let now = since_origin(self.elapsed);
+        let crews = self.provisioning.crews.iter_mut();
+        let good = crews.filter_map(|(name, crew)| crew.supervisor.give_back(now).then(|| Arc::clone(name)));
+        for name in good.collect::<Vec<_>>() {
+            self.keep_budgets(&name);
+        }
+    }
+
+    /// Restarts that were used and places that were given up stay so over a restart of the server.
+    pub(super) fn keep_budgets(&mut self, name: &Arc<str>) {
+        let Provisioning { crews, templates, dirty_templates, .. } = &mut self.provisioning;
+        let Some((crew, template)) = crews.get(name).zip(templates.get_mut(name)) else { return };
+        let restarts = crew.restarts();
+        if (&template.given_up, &template.restarts) != (&crew.given_up, &restarts) {
+            *template = Arc::new(WorkerTemplate { given_up: crew.given_up.clone(), restarts, ..(**template).clone() });
+            dirty_templates.insert(Arc::clone(name));
         }
     }
 
@@ -261,14 +285,14 @@ impl Brain {
     pub(super) fn fill_seats(&mut self) {
         let now = self.elapsed;
         for template in self.provisioning.templates.values().cloned().collect::<Vec<_>>() {
-            let crew = self.provisioning.crew(&template);
+            let crew = self.provisioning.crew(&template, now);
             let open = crew.open_seats(now);
             let seated: Vec<WorkerId> = crew.seats.values().filter_map(|seat| seat.worker).collect();
             let idle: Vec<WorkerId> = crew.swarm.pool().keys().copied().filter(|id| !seated.contains(id)).collect();
             let mut idle = idle.into_iter();
             for seat in open {
                 if let Some(worker) = idle.next() {
-                    let crew = self.provisioning.crew(&template);
+                    let crew = self.provisioning.crew(&template, now);
                     crew.sit(seat, worker);
                     crew.supervisor.up(&seat, since_origin(now));
                     continue;
@@ -279,7 +303,7 @@ impl Brain {
                     break;
                 };
                 let worker = self.ask_for(&template, &provider, None);
-                self.provisioning.crew(&template).sit(seat, worker);
+                self.provisioning.crew(&template, now).sit(seat, worker);
             }
         }
     }

@@ -50,6 +50,12 @@ impl Made {
 }
 
 impl Provisioning {
+    /// Has the next look ask a provider again for all that it has not done yet.
+    pub fn ask_anew(&mut self, provider: &str) {
+        let of_it = self.made.values_mut().filter(|made| &*made.provider == provider);
+        of_it.for_each(|made| made.asked = false);
+    }
+
     pub fn made_by(&self, provider: &str) -> Vec<WorkerId> {
         self.made.iter().filter(|(_, made)| &*made.provider == provider).map(|(id, _)| *id).collect()
     }
@@ -74,7 +80,7 @@ impl Brain {
             let stands_ready = made.can_take_work() && origin.job.is_none() && !origin.used;
             self.provisioning.made.insert(record.id, made);
             let template = self.provisioning.templates.get(&origin.template.name).cloned();
-            let crew = self.provisioning.crew(template.as_ref().unwrap_or(&origin.template));
+            let crew = self.provisioning.crew(template.as_ref().unwrap_or(&origin.template), self.elapsed);
             if stands_ready && template.is_some() {
                 crew.sit_again(record.id);
             }
@@ -317,9 +323,11 @@ impl Brain {
 
     pub(in crate::brain) fn note_registered(&mut self, id: WorkerId) {
         let Some(made) = self.provisioning.made.get_mut(&id) else { return };
-        let (provider, template) = (Arc::clone(&made.provider), Arc::clone(&made.template.name));
+        let (provider, template) = (Arc::clone(&made.provider), Arc::clone(&made.template));
         (made.phase, made.since) = (Phase::Active, self.elapsed);
-        self.provisioning.note_success(&provider, &template);
+        self.provisioning.note_success(&provider, &template.name);
+        // It may be faster than its provider's word that it was made.
+        _ = self.provisioning.crew(&template, self.elapsed).swarm.watch(id, since_origin(self.elapsed));
         self.provisioning.stir();
     }
 
@@ -413,19 +421,23 @@ impl Brain {
         capabilities: ProviderCapabilities,
     ) {
         let Some(provider) = self.provisioning.providers.get_mut(name) else { return };
-        if provider.capabilities != capabilities || provider.health != health {
+        if std::mem::replace(&mut provider.capabilities, capabilities) != provider.capabilities {
             self.provisioning.stirred = true;
         }
-        provider.capabilities = capabilities;
-        if provider.health != health {
-            // One that could not be reached and answers again need not wait for its time.
-            if matches!(provider.health, ProviderHealth::Unhealthy(_)) {
-                provider.hold = None;
-            }
-            let name = Arc::clone(&provider.record.name);
-            provider.health = health.clone();
-            self.note_provider(&name, ProviderChange::Health(health));
+        self.set_health(name, health);
+    }
+
+    fn set_health(&mut self, name: &str, health: ProviderHealth) {
+        let Some(provider) = self.provisioning.providers.get_mut(name).filter(|it| it.health != health) else { return };
+        let is_down = |health: &ProviderHealth| matches!(health, ProviderHealth::Unhealthy(_));
+        // One that could not be reached and answers again need not wait for its time.
+        if is_down(&provider.health) && !is_down(&health) {
+            provider.hold = None;
         }
+        provider.health = health.clone();
+        let name = Arc::clone(&provider.record.name);
+        self.provisioning.stir();
+        self.note_provider(&name, ProviderChange::Health(health));
     }
 
     /// Its provider was asked at `asked` what it has.
@@ -488,7 +500,7 @@ impl Brain {
                 let template = Arc::clone(&made.template);
                 let now = self.elapsed;
                 self.set_phase(id, Phase::Connecting);
-                _ = self.provisioning.crew(&template).swarm.watch(id, since_origin(now));
+                _ = self.provisioning.crew(&template, now).swarm.watch(id, since_origin(now));
                 self.watch_worker(id, "");
             }
             Err(failure) => {
@@ -507,10 +519,8 @@ impl Brain {
         failure: ProviderFailure,
     ) {
         let job = self.fleet.get(id).and_then(|worker| worker.record.origin.as_ref()?.job);
-        if failure.class == ErrorClass::Unreachable
-            && let Some(provider) = self.provisioning.providers.get_mut(provider)
-        {
-            provider.health = ProviderHealth::Unhealthy(failure.message.clone());
+        if failure.class == ErrorClass::Unreachable {
+            self.set_health(provider, ProviderHealth::Unhealthy(failure.message.clone()));
         }
         // No retry would help the job. Where nobody asked for one, the template waits.
         match job.filter(|_| failure.class == ErrorClass::Image) {

@@ -200,10 +200,11 @@ impl Brain {
             ProviderOrder::Add(_) if providers.contains_key(name) => {
                 return Err(Refusal::ProviderExists(Arc::clone(name)));
             }
-            ProviderOrder::Add(_) if providers.len() >= MAX_PROVIDERS => {
+            ProviderOrder::Put(record) if providers.contains_key(name) => return self.change_provider(*record),
+            ProviderOrder::Add(_) | ProviderOrder::Put(_) if providers.len() >= MAX_PROVIDERS => {
                 return Err(Refusal::TooManyProviders(MAX_PROVIDERS));
             }
-            ProviderOrder::Add(record) => {
+            ProviderOrder::Add(record) | ProviderOrder::Put(record) => {
                 providers.insert(Arc::clone(name), Provider::new((*record).clone()));
                 (*record, ProviderChange::Added)
             }
@@ -217,6 +218,29 @@ impl Brain {
         };
         self.provisioning.dirty_providers.insert(Arc::clone(name));
         self.note_provider(name, what);
+        Ok(Answer::Provider(Box::new(record)))
+    }
+
+    /// Its workers stay. What it was asked for and has not answered is asked for again: whoever ran the errand may be gone.
+    fn change_provider(&mut self, record: ProviderRecord) -> Result<Answer, Refusal> {
+        let (name, workers) = (Arc::clone(&record.name), self.provisioning.workers_of(&record.name));
+        let Some(provider) = self.provisioning.providers.get_mut(&name) else {
+            return Err(Refusal::NoSuchProvider(name));
+        };
+        let old = &provider.record;
+        if workers > 0 && !old.is_where(&record) {
+            return Err(Refusal::ProviderHasWorkers(name, workers));
+        }
+        let record = ProviderRecord { enabled: old.enabled || old.leaving, added_at: old.added_at, ..record };
+        if (old.kind, &old.settings) == (record.kind, &record.settings) {
+            provider.record = record.clone();
+        } else {
+            *provider = Provider::new(record.clone());
+            self.provisioning.holds.retain(|(provider, _), _| *provider != name);
+            self.provisioning.ask_anew(&name);
+        }
+        self.provisioning.dirty_providers.insert(Arc::clone(&name));
+        self.note_provider(&name, ProviderChange::Changed);
         Ok(Answer::Provider(Box::new(record)))
     }
 
@@ -266,7 +290,8 @@ impl Brain {
             TemplateOrder::Put(template) => (Arc::new(*template), TemplateChange::Put),
             TemplateOrder::Warm(warm) => (Arc::new(WorkerTemplate { warm, ..(*known?).clone() }), TemplateChange::Put),
             TemplateOrder::Restart => {
-                let known = Arc::new(WorkerTemplate { given_up: BTreeSet::new(), ..(*known?).clone() });
+                let (given_up, restarts) = Default::default();
+                let known = Arc::new(WorkerTemplate { given_up, restarts, ..(*known?).clone() });
                 self.provisioning.holds.retain(|(_, template), _| template != name);
                 self.provisioning.crews.get_mut(name).into_iter().for_each(|crew| crew.ask(now));
                 (known, TemplateChange::Restarted)
@@ -281,7 +306,8 @@ impl Brain {
         if !matches!(what, TemplateChange::Removed) {
             self.provisioning.templates.insert(Arc::clone(name), Arc::clone(&template));
             self.provisioning.holds.retain(|(_, template), _| template != name);
-            self.provisioning.crew(&template).configure(&template);
+            self.provisioning.crew(&template, now).configure(&template, now);
+            self.keep_budgets(name);
         }
         self.provisioning.dirty_templates.insert(Arc::clone(name));
         self.note_template(name, what);
@@ -300,6 +326,7 @@ impl Brain {
         }
         self.provisioning.stirred = false;
         self.look_after_made();
+        self.give_back_restarts();
         self.fill_seats();
         self.meet_demand();
         self.drop_left_providers();

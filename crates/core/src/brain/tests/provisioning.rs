@@ -118,6 +118,31 @@ impl Rig {
         }
     }
 
+    fn dies(&mut self, id: WorkerId) {
+        self.disconnect(id);
+        let exit = Exit { code: Some(1), ..Exit::default() };
+        self.tell(Input::Inspected { worker: id, state: Some(InstanceState::Exited(exit)) });
+        self.destroyed(id);
+    }
+
+    /// The one that was asked for comes up and dies; the seconds until the next is asked for, at most twenty.
+    fn dies_and_is_replaced(&mut self, meanwhile: impl Fn(&mut Self)) -> u64 {
+        let asked = self.creates();
+        assert_eq!(asked.len(), 1);
+        self.comes_up(asked[0].0);
+        self.dies(asked[0].0);
+        meanwhile(self);
+        let asks = |rig: &Self| rig.seen.iter().any(|effect| matches!(effect, Effect::Create { .. }));
+        let seconds = (0..20).take_while(|_| {
+            let waits = !asks(self);
+            if waits {
+                self.pass(Millis::seconds(1));
+            }
+            waits
+        });
+        seconds.count() as u64
+    }
+
     fn worker_count(&self) -> usize {
         self.server.brain.workers().len()
     }
@@ -324,26 +349,8 @@ fn a_warm_pool_stands_ready_and_is_filled_again() {
 fn a_pool_whose_workers_keep_failing_is_given_up_until_a_person_asks() {
     let mut rig = Rig::with_provider(4);
     rig.put_template(WorkerTemplate { warm: 1, sla: Sla::Critical, ..template("detector") });
-    let mut waits = Vec::new();
-    let mut last = rig.server.now.elapsed;
-    for _ in 0..4 {
-        let asked = rig.creates();
-        assert_eq!(asked.len(), 1);
-        waits.push((rig.server.now.elapsed - last).0 / 1000);
-        rig.comes_up(asked[0].0);
-        rig.disconnect(asked[0].0);
-        let exit = Exit { code: Some(1), ..Exit::default() };
-        rig.tell(Input::Inspected { worker: asked[0].0, state: Some(InstanceState::Exited(exit)) });
-        last = rig.server.now.elapsed;
-        rig.destroyed(asked[0].0);
-        for _ in 0..20 {
-            if rig.seen.iter().any(|effect| matches!(effect, Effect::Create { .. })) {
-                break;
-            }
-            rig.pass(Millis::seconds(1));
-        }
-    }
-    assert_eq!(waits, [0, 1, 2, 4]);
+    let waits: Vec<u64> = (0..4).map(|_| rig.dies_and_is_replaced(|_| ())).collect();
+    assert_eq!(waits[..3], [1, 2, 4]);
     assert_eq!(rig.creates(), [], "three restarts and no more");
     let view = &rig.server.brain.templates()[0];
     assert!(view.held_because.contains("keep failing"), "{}", view.held_because);
@@ -351,6 +358,35 @@ fn a_pool_whose_workers_keep_failing_is_given_up_until_a_person_asks() {
     rig.ask(|caller| Input::SetTemplate { caller, template: "detector".into(), order }).expect("asked");
     rig.pass(Millis::seconds(1));
     assert_eq!(rig.creates().len(), 1);
+}
+
+#[test]
+fn restarts_that_were_used_stay_used_over_a_restart_of_the_server() {
+    let mut rig = Rig::with_provider(4);
+    rig.put_template(WorkerTemplate { warm: 1, sla: Sla::Critical, ..template("detector") });
+    let restart = |rig: &mut Rig| {
+        rig.restart();
+        rig.healthy("local", process());
+    };
+    let waits: Vec<u64> = (0..4).map(|_| rig.dies_and_is_replaced(restart)).collect();
+    assert_eq!(waits[..3], [1, 2, 4], "the next server keeps the distance, too");
+    assert_eq!(rig.creates(), [], "three restarts and no more");
+}
+
+#[test]
+fn a_minute_of_good_work_gives_the_restarts_of_a_pool_back_over_a_restart_of_the_server() {
+    let mut rig = Rig::with_provider(4);
+    rig.put_template(WorkerTemplate { warm: 1, sla: Sla::Normal, ..template("detector") });
+    assert_eq!(rig.dies_and_is_replaced(|_| ()), 1);
+    let second = rig.creates()[0].0;
+    rig.comes_up(second);
+    rig.beats(&[second], Millis::seconds(61));
+    rig.restart();
+    rig.healthy("local", process());
+    rig.connect(second, incarnation(second.0.as_u128()), &[]);
+    rig.dies(second);
+    rig.pass(Millis::seconds(1));
+    assert_eq!(rig.creates().len(), 1, "its one restart was given back");
 }
 
 #[test]
@@ -422,4 +458,43 @@ fn a_job_in_an_image_that_nobody_makes_workers_for_says_what_would_help() {
     rig.add_provider("engine", 1, docker());
     let reason = rig.server.brain.waiting_reason(&rig.job(job));
     assert!(reason.contains("being made"), "{reason}");
+}
+
+#[test]
+fn a_provider_that_is_changed_keeps_its_workers_and_is_asked_again_for_what_it_owes() {
+    let mut rig = Rig::with_provider(1);
+    let put = |rig: &mut Rig, record: ProviderRecord| {
+        let (name, order) = (Arc::clone(&record.name), ProviderOrder::Put(Box::new(record)));
+        rig.ask(|caller| Input::SetProvider { caller, provider: name, order })
+    };
+    let first = rig.enqueue(spec());
+    let second = rig.enqueue(spec());
+    let worker = rig.creates()[0].0;
+    rig.comes_up(worker);
+    put(&mut rig, provider("local", 2)).expect("changed");
+    let owed = rig.creates();
+    assert_eq!(owed.len(), 1, "there is room for one more now");
+    let settings = [("agent".to_owned(), "other".to_owned())].into();
+    put(&mut rig, ProviderRecord { settings, ..provider("local", 2) }).expect("changed");
+    assert_eq!(rig.creates(), owed, "whoever was making it may be gone");
+    rig.healthy("local", process());
+    assert_eq!((rig.destroys(), rig.worker_count()), (vec![], 2));
+    rig.comes_up(owed[0].0);
+    rig.succeed(first);
+    rig.succeed(second);
+    let moved = ProviderRecord { kind: ProviderKind::Docker, ..provider("local", 2) };
+    assert!(matches!(put(&mut rig, moved), Err(Refusal::ProviderHasWorkers(_, 2))));
+}
+
+#[test]
+fn one_that_is_faster_than_the_word_of_its_provider_is_looked_after_all_the_same() {
+    let mut rig = Rig::new();
+    rig.add_provider("engine", 1, docker());
+    let job = rig.enqueue(in_image("a"));
+    let worker = rig.creates()[0].0;
+    rig.registers(worker).expect("registered");
+    rig.connect(worker, incarnation(1), &[]);
+    rig.tell(Input::Created { worker, outcome: Ok(()) });
+    rig.succeed(job);
+    assert_eq!(rig.destroys(), [(worker, false)], "did its one job");
 }

@@ -1,10 +1,8 @@
-//! A registry with one image, which holds one small file, and with one that asks for a password.
+//! A registry with one image, which holds one file, and with one that asks for a password.
 
-use crate::docker::archive;
 use bytes::Bytes;
-use futures::TryStreamExt;
 use sha2::{Digest, Sha256};
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
@@ -13,28 +11,31 @@ use uuid::Uuid;
 
 const MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const CONFIG: &str = "application/vnd.docker.container.image.v1+json";
+/// A large body goes in pieces of this size.
+const PIECE: usize = 256 << 10;
 const LAYER: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
 
-pub(super) struct Registry {
+pub struct Registry {
     pub address: SocketAddr,
     name: String,
 }
 
 impl Registry {
-    pub(super) async fn open() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+    /// With a file of this many bytes in its image, and a pause between two pieces of it.
+    pub async fn open(size: usize, pause: Duration) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
+        let address = listener.local_addr().expect("an address");
         let name = Uuid::new_v4().simple().to_string();
-        let content = Arc::new(Content::new(&name).await);
+        let content = Arc::new(Content::new(&name, size));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&content)));
+                tokio::spawn(serve(stream, Arc::clone(&content), pause));
             }
         });
         Self { address, name }
     }
 
-    pub(super) fn image(&self) -> String {
+    pub fn image(&self) -> String {
         format!("{}/{}:1", self.address, self.name)
     }
 }
@@ -45,10 +46,8 @@ struct Content {
 }
 
 impl Content {
-    async fn new(name: &str) -> Self {
-        let parts = vec![archive::Part::folder(&format!("/{name}"))];
-        let layer: Vec<Bytes> = archive::stream(parts).try_collect().await.unwrap();
-        let layer = Bytes::from(layer.concat());
+    fn new(name: &str, size: usize) -> Self {
+        let layer = archive(name, size);
         let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
         let config = Bytes::from(format!(
             r#"{{"architecture":"{architecture}","os":"linux","config":{{}},"rootfs":{{"type":"layers","diff_ids":["{}"]}}}}"#,
@@ -103,6 +102,23 @@ impl Content {
     }
 }
 
+/// A file in the form of tar: a header, the content, and an end of two empty blocks.
+fn archive(name: &str, size: usize) -> Bytes {
+    const BLOCK: usize = 512;
+    let mut header = [0; BLOCK];
+    let mut put = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
+    put(0, name);
+    put(100, "0000644");
+    put(124, &format!("{size:011o}"));
+    put(148, "        ");
+    put(156, "0");
+    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+    header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    let mut bytes = header.to_vec();
+    bytes.resize(BLOCK + size.next_multiple_of(BLOCK) + 2 * BLOCK, 0);
+    bytes.into()
+}
+
 fn digest(bytes: &[u8]) -> String {
     let hash = Sha256::digest(bytes);
     let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -110,7 +126,7 @@ fn digest(bytes: &[u8]) -> String {
 }
 
 /// One request for each connection.
-async fn serve(stream: TcpStream, content: Arc<Content>) {
+async fn serve(stream: TcpStream, content: Arc<Content>, pause: Duration) {
     let mut stream = BufReader::new(stream);
     let mut first = String::new();
     let mut line = String::new();
@@ -123,7 +139,10 @@ async fn serve(stream: TcpStream, content: Arc<Content>) {
     let (head, body) = content.answer(path);
     _ = stream.write_all(head.as_bytes()).await;
     if method == "GET" {
-        _ = stream.write_all(&body).await;
+        for piece in body.chunks(PIECE) {
+            _ = stream.write_all(piece).await;
+            tokio::time::sleep(pause).await;
+        }
     }
     _ = stream.shutdown().await;
 }
