@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::{
     Finding, Tree,
-    modules::normal,
+    modules::{borrowed, normal},
     tokens::{Kind, Token, tokens},
 };
 
@@ -126,7 +126,8 @@ impl Manifest {
         let build_script = format!("{}build.rs", self.folder());
         let in_folders = |folders: &[&str]| {
             let folders: Vec<_> = folders.iter().map(|name| format!("{}{name}/", self.folder())).collect();
-            uses(tree, |path| folders.iter().any(|folder| path.starts_with(folder)))
+            let borrowed: BTreeSet<_> = folders.iter().flat_map(|folder| borrowed(tree, folder)).collect();
+            uses(tree, |path| borrowed.contains(path) || folders.iter().any(|folder| path.starts_with(folder)))
         };
         let normal = in_folders(&["src"]);
         let dev = in_folders(&["src", "tests", "benches", "examples"]);
@@ -301,6 +302,18 @@ mod tests {
         let rest = "[dependencies]\nbytes.workspace = true\nserde-json = \"1\"\n";
         let source = "// bytes::Bytes\nlet bytes = crate::bytes::of(a.bytes);\nuse serde_json::{Value};";
         finds(&check_crate("hodei-api", rest, source), &["crates/a/Cargo.toml:4: `bytes` is not used in src"]);
+    }
+
+    #[test]
+    fn a_file_that_is_taken_in_from_elsewhere_counts() {
+        let files = [
+            ("Cargo.toml", "[workspace]\n"),
+            ("crates/a/Cargo.toml", &manifest("hodei-api", "[dev-dependencies]\nbytes = \"1\"\n")),
+            ("crates/a/src/lib.rs", ""),
+            ("crates/a/tests/e2e/main.rs", "#[path = \"../../../b/src/shared.rs\"]\nmod shared;"),
+            ("crates/b/src/shared.rs", "use bytes::Bytes;"),
+        ];
+        finds(&findings(files), &[]);
     }
 
     #[test]

@@ -26,6 +26,15 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     .collect()
 }
 
+/// Files elsewhere that those in this folder take in by a path.
+pub fn borrowed(tree: &Tree, folder: &str) -> BTreeSet<String> {
+    let files = tree.files.iter().filter(|(path, _)| path.starts_with(folder) && extension(path) == Some("rs"));
+    let children = files.flat_map(|(path, bytes)| {
+        SourceFile { path: path.clone(), owns_folder: true }.children(&String::from_utf8_lossy(bytes))
+    });
+    children.map(|child| child.path).filter(|path| !path.starts_with(folder)).collect()
+}
+
 /// A source file and whether its modules lie beside it, as those of a crate root and of `mod.rs` do.
 struct SourceFile {
     path: String,
