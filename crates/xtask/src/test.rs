@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    ffi::OsStr,
     os::unix::process::ExitStatusExt,
     path::Path,
     process::{Command, ExitStatus},
@@ -11,6 +12,9 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{agent, chaos, python, rest, services, tidy};
+
+/// How variables begin that cargo sets for one package.
+const OF_THIS_PACKAGE: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -91,6 +95,10 @@ pub fn cargo(root: &Path, arguments: &[&str], env: &[(&str, String)]) -> Result<
 
 /// Runs a program to its end; anything but success is an error that keeps its exit code.
 pub fn complete(command: &mut Command) -> Result<()> {
+    // What cargo told this program of its own package is wrong for any other: build scripts that look at it would run again.
+    for (name, _) in env::vars_os().filter(|(name, _)| OF_THIS_PACKAGE.iter().any(|of_it| starts_with(name, of_it))) {
+        command.env_remove(name);
+    }
     let status = command.status().with_context(|| format!("cannot run {}", command.get_program().display()))?;
     if status.success() {
         return Ok(());
@@ -98,6 +106,10 @@ pub fn complete(command: &mut Command) -> Result<()> {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
     Err(CommandFailed { command: words.join(" "), code: exit_code(status) }.into())
+}
+
+fn starts_with(name: &OsStr, beginning: &str) -> bool {
+    name.as_encoded_bytes().starts_with(beginning.as_bytes())
 }
 
 /// The shell's convention: a program ended by signal N has the exit code 128 + N.
