@@ -207,12 +207,8 @@ fn take(input: &str, body: &[u8]) -> Result<(), String> {
         "RedeliverRequest" => {
             ok(convert::delivery_id("delivery_id", &decode::<v1::RedeliverRequest>(body)?.delivery_id).map(drop))
         }
-        "AddProviderRequest" => {
-            let spec = decode::<v1::AddProviderRequest>(body)?.spec.unwrap_or_default();
-            let record = convert::provider_from_wire(spec, Time(1)).map_err(|bad| bad.to_string())?;
-            _ = hodei_server::fleet::check_settings(&record);
-            Ok(())
-        }
+        "AddProviderRequest" => provider(decode::<v1::AddProviderRequest>(body)?.spec),
+        "PutProviderRequest" => provider(decode::<v1::PutProviderRequest>(body)?.spec),
         "PutTemplateRequest" => {
             let spec = decode::<v1::PutTemplateRequest>(body)?.spec.unwrap_or_default();
             let template = convert::template_from_wire(spec).map_err(|bad| bad.to_string())?;
@@ -234,6 +230,12 @@ fn take(input: &str, body: &[u8]) -> Result<(), String> {
         // A method that is added must be added here, too.
         other => panic!("no way to try {other}"),
     }
+}
+
+fn provider(spec: Option<v1::ProviderSpec>) -> Result<(), String> {
+    let record = convert::provider_from_wire(spec.unwrap_or_default(), Time(1)).map_err(|bad| bad.to_string())?;
+    _ = hodei_server::fleet::check_settings(&record);
+    Ok(())
 }
 
 /// Whatever is taken for a schedule has a next tick or none, found in bounded time.
