@@ -231,6 +231,19 @@ pub fn job_from_value(json: Value, now: Time) -> Result<v1::JobSpec, Invalid> {
     read::<Object<Job>, _>(json)?.0.into_wire(now)
 }
 
+/// What several jobs share, or one of them says by itself: what to run may be left out.
+pub fn fields_from_value(json: Value, now: Time) -> Result<v1::JobSpec, Invalid> {
+    read::<Object<Job>, _>(json)?.0.into_fields(now)
+}
+
+/// Refuses a job that does not say what to run.
+pub fn must_run_something(job: v1::JobSpec) -> Result<v1::JobSpec, Invalid> {
+    match job.work {
+        Some(_) => Ok(job),
+        None => Err(Invalid::new("work", "say what to run: one of task, shell and script")),
+    }
+}
+
 /// Reads anything that refuses unknown fields, so that whatever is wrong is told with the field that it is in.
 pub fn read<'de, T, D>(from: D) -> Result<T, Invalid>
 where
@@ -286,12 +299,16 @@ fn unknown_field(problem: &str) -> Option<&str> {
 impl Job {
     /// As it goes over the wire. A delay counts from `now`.
     pub fn into_wire(self, now: Time) -> Result<v1::JobSpec, Invalid> {
+        must_run_something(self.into_fields(now)?)
+    }
+
+    fn into_fields(self, now: Time) -> Result<v1::JobSpec, Invalid> {
         let run_at_ms = self.run_at(now)?;
-        let work = work(self.task, self.shell, self.script)?;
+        let kind = work(self.task, self.shell, self.script)?;
         Ok(v1::JobSpec {
             name: self.name,
             queue: self.queue,
-            work: Some(v1::Work { kind: Some(work) }),
+            work: kind.map(|kind| v1::Work { kind: Some(kind) }),
             priority: self.priority.map_or(Ok(0), |name| priority(&name))?,
             environment: self.environment.into_iter().collect(),
             secrets: self.secrets.into_iter().collect(),
@@ -374,18 +391,18 @@ fn shown(json: &[u8]) -> Value {
     serde_json::from_slice(json).unwrap_or_else(|_| Value::from(String::from_utf8_lossy(json)))
 }
 
-fn work(task: Option<Task>, shell: Option<Shell>, script: Option<Script>) -> Result<v1::work::Kind, Invalid> {
+fn work(task: Option<Task>, shell: Option<Shell>, script: Option<Script>) -> Result<Option<v1::work::Kind>, Invalid> {
     use v1::work::Kind;
     match (task, shell, script) {
         (Some(Task { task_type, payload }), None, None) => {
             let payload = if payload.is_null() { Vec::new() } else { payload.to_string().into_bytes() };
-            Ok(Kind::Task(v1::TaskWork { r#type: task_type, payload }))
+            Ok(Some(Kind::Task(v1::TaskWork { r#type: task_type, payload })))
         }
-        (None, Some(Shell { program, args }), None) => Ok(Kind::Shell(v1::ShellWork { program, args })),
+        (None, Some(Shell { program, args }), None) => Ok(Some(Kind::Shell(v1::ShellWork { program, args }))),
         (None, None, Some(Script { interpreter, content })) => {
-            Ok(Kind::Script(v1::ScriptWork { interpreter, content }))
+            Ok(Some(Kind::Script(v1::ScriptWork { interpreter, content })))
         }
-        (None, None, None) => Err(Invalid::new("work", "say what to run: one of task, shell and script")),
+        (None, None, None) => Ok(None),
         _ => Err(Invalid::new("work", "a job runs one thing: give one of task, shell and script")),
     }
 }

@@ -109,8 +109,16 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct SubmitArgs {
     /// Many jobs: a graph in YAML (*.yaml, *.yml), whose jobs depend on each other by their names and are stored all or
-    /// none, or JSON lines, one job each; '-' reads JSON lines from standard input.
-    #[arg(long, short, value_name = "FILE|-", conflicts_with_all = ["command", "script", "task"])]
+    /// none, or JSON lines, one job each; '-' reads JSON lines from standard input. Options of the job are then for all of
+    /// them that do not say otherwise.
+    #[arg(
+        long,
+        short,
+        value_name = "FILE|-",
+        conflicts_with_all = [
+            "command", "script", "interpreter", "task", "payload", "name", "stdin", "job_data", "idempotency_key",
+        ]
+    )]
     pub file: Option<PathBuf>,
     #[command(flatten)]
     pub job: JobArgs,
@@ -131,10 +139,12 @@ pub struct JobArgs {
     /// How people see it; the program's name by default.
     #[arg(long)]
     pub name: Option<String>,
-    #[arg(long, default_value = "default")]
-    pub queue: String,
-    #[arg(long, value_enum, default_value_t = PriorityArg::Normal)]
-    pub priority: PriorityArg,
+    /// The queue that it waits in; 'default' by default.
+    #[arg(long)]
+    pub queue: Option<String>,
+    /// What goes first; normal by default.
+    #[arg(long, value_enum)]
+    pub priority: Option<PriorityArg>,
     /// An environment variable of the job; NAME alone takes the value it has here.
     #[arg(long, short, value_name = "NAME[=VALUE]", value_parser = values::variable)]
     pub env: Vec<(String, String)>,
@@ -186,7 +196,7 @@ pub struct JobArgs {
     #[arg(long, value_name = "TYPE", conflicts_with_all = ["command", "script", "stdin", "workdir"])]
     pub task: Option<String>,
     /// The task's payload as JSON; '-' reads it from standard input.
-    #[arg(long, value_name = "JSON|-", requires = "task")]
+    #[arg(long, value_name = "JSON|-", requires = "task", conflicts_with_all = ["command", "script"])]
     pub payload: Option<String>,
     /// Text for people.
     #[arg(long, value_name = "TEXT")]
@@ -589,7 +599,7 @@ pub struct ServerArgs {
     /// The address for gRPC. One that other machines can reach needs TLS.
     #[arg(long, value_name = "ADDR")]
     pub grpc: Option<SocketAddr>,
-    /// The address for HTTP: health and readiness. One that other machines can reach needs TLS.
+    /// The address for HTTP: the REST API (/api/v1, explained at /api/v1/docs), health and readiness. One that other machines can reach needs TLS.
     #[arg(long, value_name = "ADDR")]
     pub http: Option<SocketAddr>,
     /// The certificate of both addresses in PEM, with those that vouch for it.

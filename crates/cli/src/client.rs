@@ -294,12 +294,51 @@ impl Client {
 pub fn explain(status: &Status) -> anyhow::Error {
     match status.code() {
         Code::Unavailable => anyhow!("the server cannot do this now: {}", status.message()),
-        Code::InvalidArgument => anyhow!("the server refuses: {}", status.message()),
+        Code::InvalidArgument => anyhow!("the server refuses: {}", in_flags(status.message())),
         _ if is_not_http2(status) => {
             anyhow!("the server does not answer as one of Hodei's; if it uses TLS, its address begins with https://")
         }
         _ => anyhow!("{}", status.message()),
     }
+}
+
+/// The flags that fields of calls are given by, where they are not called alike.
+const FLAGS: [(&str, &str); 18] = [
+    ("spec.cron", "--cron"),
+    ("spec.every_ms", "--every"),
+    ("every_ms", "--every"),
+    ("spec.time_zone", "--tz"),
+    ("spec.overlap", "--overlap"),
+    ("spec.catch_up", "--misfire"),
+    ("job.run_at_ms", "--delay"),
+    ("job.idempotency_key", "--key"),
+    ("job.working_directory", "--workdir"),
+    ("job.retry.delay_ms", "--retry-delay"),
+    ("job.timeouts.run_ms", "--timeout"),
+    ("job.timeouts.queue_ms", "--queue-timeout"),
+    ("job.timeouts.kill_grace_ms", "--kill-grace"),
+    ("job.timeouts.heartbeat_ms", "--heartbeat-timeout"),
+    ("from_ms", "--from"),
+    ("ttl_ms", "--ttl"),
+    ("settings.rate_period_ms", "--rate"),
+    ("settings.ageing_ms", "--ageing"),
+];
+
+/// A complaint in the words of the command line.
+fn in_flags(message: &str) -> String {
+    let is_name = |letter: char| letter.is_ascii_alphanumeric() || "_.-[]".contains(letter);
+    let mut told = String::new();
+    let mut rest = message;
+    while let Some(start) = rest.find(is_name) {
+        let end = rest[start..].find(|letter| !is_name(letter)).map_or(rest.len(), |length| start + length);
+        let word = &rest[start..end];
+        // The job of a schedule is written as any other.
+        let field = word.strip_prefix("spec.").filter(|field| field.starts_with("job.")).unwrap_or(word);
+        told.push_str(&rest[..start]);
+        told.push_str(FLAGS.iter().find(|(known, _)| *known == field).map_or(word, |(_, flag)| flag));
+        rest = &rest[end..];
+    }
+    told + rest
 }
 
 /// Whether what answered speaks something else, as a server with TLS does.
@@ -316,7 +355,7 @@ fn is_not_http2(status: &Status) -> bool {
 }
 
 /// Whether a request never left, because there is nobody to connect to.
-pub fn never_sent(status: &Status) -> bool {
+fn never_sent(status: &Status) -> bool {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {
@@ -327,7 +366,42 @@ pub fn never_sent(status: &Status) -> bool {
     false
 }
 
+/// Whether a call that failed left everything as it was. What became of one whose answer was lost, nobody here can know.
+pub fn did_nothing(status: &Status) -> bool {
+    let refused = matches!(
+        status.code(),
+        Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::FailedPrecondition
+            | Code::ResourceExhausted
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::Unimplemented
+    );
+    refused || is_leaving(status)
+}
+
+/// Whether the server took nothing because it is not there, or no longer for this.
+pub fn is_leaving(status: &Status) -> bool {
+    let leaving = status.message().starts_with("the server is shutting down") || never_sent(status);
+    status.code() == Code::Unavailable && leaving
+}
+
 /// Whether trying again can help.
 pub fn may_pass(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complaints_speak_of_flags() {
+        let told = in_flags("spec.cron: must be set, such as '0 3 * * *', or every_ms instead");
+        assert_eq!(told, "--cron: must be set, such as '0 3 * * *', or --every instead");
+        assert_eq!(in_flags("jobs[0].queue: 'é' is long"), "jobs[0].queue: 'é' is long");
+        assert_eq!(in_flags("spec.job.timeouts.run_ms: no"), "--timeout: no");
+    }
 }

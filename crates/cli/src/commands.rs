@@ -1,6 +1,7 @@
 //! One file per command, or per group of commands.
 
 pub mod audit;
+mod defaults;
 pub mod dlq;
 pub mod events;
 pub mod file;

@@ -8,6 +8,7 @@ use std::{
     io::{self, IsTerminal, Write},
     time::{SystemTime, UNIX_EPOCH},
 };
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Prints to standard output. A reader that has gone away, as `head` does, is no error.
 pub fn print(text: &str) {
@@ -83,43 +84,98 @@ pub fn lines(lines: &[(&str, String)]) {
 }
 
 /// A column of a table: its title, and how soon it gives way on a narrow terminal. Zero stays; of the others the highest
-/// goes first.
+/// goes first. Words for people stay too, and lose their end instead: `CUT`.
 pub type Column = (&'static str, u8);
+pub const CUT: u8 = u8::MAX;
+/// Less of a text is of no use.
+const CUT_TO: usize = 12;
 
-/// Prints a table that fits the terminal.
+/// Prints a table that fits the terminal, and says what had no room there.
 pub fn table(columns: &[Column], rows: &[Vec<String>]) {
     let terminal = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0);
-    let shown = fitting(columns, rows, terminal.map(|size| usize::from(size.ws_col)));
-    let line = |cell: &dyn Fn(usize) -> String| {
-        let padded: String =
-            shown.iter().map(|column| format!("{:<1$}  ", cell(*column), width(columns, rows, *column))).collect();
-        println(padded.trim_end());
-    };
-    line(&|column| columns[column].0.to_owned());
-    for row in rows {
-        line(&|column| row[column].clone());
+    let plain = |cell: &String| cell.replace(char::is_control, " ");
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(plain).collect()).collect();
+    let room = terminal.map(|size| usize::from(size.ws_col));
+    let shown = fitting(columns, &rows, room);
+    print(&laid_out(columns, &rows, &shown, room));
+    let hidden = |column: &usize| !shown.contains(column) && !is_empty(columns, &rows, *column);
+    let hidden: Vec<&str> = (0..columns.len()).filter(hidden).map(|column| columns[column].0).collect();
+    if !hidden.is_empty() {
+        dim(&format!("no room for {}; a wider terminal or --json shows all", hidden.join(", ")));
     }
+}
+
+/// A word in passing.
+fn dim(text: &str) {
+    match io::stderr().is_terminal() {
+        true => note(&format!("\x1b[2m{text}\x1b[0m")),
+        false => note(text),
+    }
+}
+
+fn laid_out(columns: &[Column], rows: &[Vec<String>], shown: &[usize], room: Option<usize>) -> String {
+    let fixed: usize =
+        shown.iter().filter(|column| columns[**column].1 != CUT).map(|column| width(columns, rows, *column) + 2).sum();
+    let room_of = |column: usize| match room {
+        Some(room) if columns[column].1 == CUT => {
+            room.saturating_sub(fixed).max(CUT_TO).min(width(columns, rows, column))
+        }
+        _ => width(columns, rows, column),
+    };
+    let line = |cell: &dyn Fn(usize) -> String| {
+        let padded = shown.iter().map(|column| {
+            let text = cut(&cell(*column), room_of(*column));
+            let gap = room_of(*column).saturating_sub(text.width()) + 2;
+            format!("{text}{}", " ".repeat(gap))
+        });
+        format!("{}\n", padded.collect::<String>().trim_end())
+    };
+    let title = line(&|column| columns[column].0.to_owned());
+    rows.iter().fold(title, |text, row| text + &line(&|column| row[column].clone()))
 }
 
 /// The columns that are shown where there is room for so many characters. Those that people can do without are left out when
 /// nothing is in them, and give way before any line wraps, because an id that wraps cannot be copied.
 fn fitting(columns: &[Column], rows: &[Vec<String>], room: Option<usize>) -> Vec<usize> {
     let Some(room) = room else { return (0..columns.len()).collect() };
-    let is_empty =
-        |column: usize| columns[column].1 > 0 && !rows.is_empty() && rows.iter().all(|row| row[column].is_empty());
-    let mut shown: Vec<usize> = (0..columns.len()).filter(|column| !is_empty(*column)).collect();
-    let wide = |shown: &[usize]| shown.iter().map(|column| width(columns, rows, *column) + 2).sum::<usize>() > room + 2;
+    let mut shown: Vec<usize> = (0..columns.len()).filter(|column| !is_empty(columns, rows, *column)).collect();
+    let needs = |column: usize| match columns[column].1 {
+        CUT => width(columns, rows, column).min(CUT_TO),
+        _ => width(columns, rows, column),
+    };
+    let wide = |shown: &[usize]| shown.iter().map(|column| needs(*column) + 2).sum::<usize>() > room + 2;
+    let gives_way = |column: &usize| !matches!(columns[*column].1, 0 | CUT);
     while wide(&shown)
-        && let Some(last) = shown.iter().copied().filter(|column| columns[*column].1 > 0).max_by_key(|c| columns[*c].1)
+        && let Some(last) = shown.iter().copied().filter(gives_way).max_by_key(|c| columns[*c].1)
     {
         shown.retain(|column| *column != last);
     }
     shown
 }
 
+/// Whether people can do without a column because nothing is in it.
+fn is_empty(columns: &[Column], rows: &[Vec<String>], column: usize) -> bool {
+    columns[column].1 > 0 && !rows.is_empty() && rows.iter().all(|row| row[column].is_empty())
+}
+
+/// How much of a line it takes, which is not the number of its characters in every script.
 fn width(columns: &[Column], rows: &[Vec<String>], column: usize) -> usize {
-    let cells = rows.iter().map(|row| row[column].chars().count());
-    cells.chain([columns[column].0.len()]).max().unwrap_or(0)
+    let cells = rows.iter().map(|row| row[column].width());
+    cells.chain([columns[column].0.width()]).max().unwrap_or(0)
+}
+
+fn cut(text: &str, room: usize) -> String {
+    if text.width() <= room {
+        return text.to_owned();
+    }
+    let mut left = room.saturating_sub(1);
+    let fits = |letter: &char| {
+        let wide = letter.width().unwrap_or(0);
+        let fits = wide <= left;
+        left = left.saturating_sub(wide);
+        fits
+    };
+    text.chars().take_while(fits).chain(['…']).collect()
 }
 
 pub fn state_name(state: v1::JobState) -> String {
@@ -194,6 +250,7 @@ pub fn secret_names(spec: &v1::JobSpec) -> Vec<&String> {
 pub fn job_json(job: &v1::Job) -> Value {
     let spec = job.spec.clone().unwrap_or_default();
     let (work, secrets) = (work_json(&spec), secret_names(&spec));
+    let written = hodei_api::json::Job::from_wire(spec.clone());
     json!({
         "id": job.id,
         "name": spec.name,
@@ -212,7 +269,12 @@ pub fn job_json(job: &v1::Job) -> Value {
         "delayed_until": time(job.delayed_until_ms),
         "description": (!spec.description.is_empty()).then_some(&spec.description),
         "tags": spec.tags,
+        "working_directory": (!spec.working_directory.is_empty()).then_some(&spec.working_directory),
+        "timeouts": written.timeouts,
+        "retry": written.retry,
+        "webhook": written.webhook.map(|webhook| json!({ "url": webhook.url })),
         "depends_on": spec.depends_on,
+        "on_dependency_failure": written.on_dependency_failure,
         "dependencies_left": (job.dependencies_left > 0).then_some(job.dependencies_left),
         "idempotency_key": (!spec.idempotency_key.is_empty()).then_some(&spec.idempotency_key),
         "concurrency": spec.concurrency.as_ref().map(|limit| json!({ "key": limit.key, "limit": limit.limit })),
@@ -277,5 +339,21 @@ mod tests {
         assert_eq!(fitting(&columns, &rows, Some(10 + 2 + 5 + 2 + 5)), [0, 1]);
         assert_eq!(fitting(&columns, &rows, Some(5)), [0], "an id is whole or of no use");
         assert_eq!(fitting(&columns, &[], Some(80)), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn words_lose_their_end_before_they_go() {
+        let columns: [Column; 3] = [("ID", 0), ("QUEUE", 1), ("ERROR", CUT)];
+        let rows = [
+            vec!["0123456789".to_owned(), "mail".to_owned(), "the disk is full and nobody has noticed".to_owned()],
+            vec!["日本語".to_owned(), String::new(), "no".to_owned()],
+        ];
+        let shown = fitting(&columns, &rows, Some(36));
+        assert_eq!(shown, [0, 1, 2]);
+        let lines = "ID          QUEUE  ERROR\n0123456789  mail   the disk is full…\n日本語             no\n";
+        assert_eq!(laid_out(&columns, &rows, &shown, Some(36)), lines);
+        assert_eq!(fitting(&columns, &rows, Some(30)), [0, 2], "there is no room for both");
+        let whole = laid_out(&columns, &rows, &[0, 1, 2], None);
+        assert!(whole.contains("mail   the disk is full and nobody has noticed\n"), "{whole}");
     }
 }

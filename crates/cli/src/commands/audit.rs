@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const LARGEST_PAGE: usize = 1000;
 const COLUMNS: [output::Column; 6] =
-    [("AT", 0), ("ACTOR", 0), ("PEER", 3), ("ACTION", 0), ("OUTCOME", 1), ("SUBJECT", 2)];
+    [("AT", 0), ("ACTOR", output::CUT), ("PEER", 3), ("ACTION", 0), ("OUTCOME", 1), ("SUBJECT", 0)];
 
 pub async fn run(client: &mut Client, args: AuditArgs, json: bool) -> Result<u8> {
     let entries = read(client, &args).await?;
@@ -21,7 +21,7 @@ pub async fn run(client: &mut Client, args: AuditArgs, json: bool) -> Result<u8>
     }
     let row = |entry: &v1::AuditEntry| {
         vec![
-            output::timestamp(entry.at_ms),
+            output::ago(entry.at_ms),
             entry.actor.clone(),
             entry.peer.clone(),
             entry.action.clone(),

@@ -4,9 +4,10 @@ use crate::{
     args::{DeadLetterFilterArgs, DlqCommand, WhichArgs},
     client::{Client, explain},
     commands::job,
-    exit, output,
+    exit,
+    output::{self, CUT},
 };
-use anyhow::Result;
+use anyhow::{Result, bail};
 use hodei_api::v1;
 use hodei_core::time::Millis;
 use serde_json::{Value, json};
@@ -18,27 +19,32 @@ pub async fn run(client: &mut Client, command: DlqCommand, json: bool) -> Result
         DlqCommand::Stats { limit } => stats(client, limit, json).await,
         DlqCommand::Replay(which) => {
             let WhichArgs { ids, filter, all } = which;
+            let named = ids.len();
             let request = v1::ReplayDeadLettersRequest { job_ids: ids, filter: Some(wire(filter)), all };
             let answer = client.dead_letters().replay_dead_letters(request).await.map_err(|status| explain(&status))?;
-            say("replayed", answer.into_inner().replayed, json);
-            Ok(exit::OK)
+            say("replayed", answer.into_inner().replayed, named, json)
         }
         DlqCommand::Discard(which) => {
             let WhichArgs { ids, filter, all } = which;
+            let named = ids.len();
             let request = v1::DiscardDeadLettersRequest { job_ids: ids, filter: Some(wire(filter)), all };
             let answer =
                 client.dead_letters().discard_dead_letters(request).await.map_err(|status| explain(&status))?;
-            say("discarded", answer.into_inner().discarded, json);
-            Ok(exit::OK)
+            say("discarded", answer.into_inner().discarded, named, json)
         }
     }
 }
 
-fn say(what: &str, count: i64, json: bool) {
+/// A filter may match nothing, but who names jobs means them.
+fn say(what: &str, count: i64, named: usize, json: bool) -> Result<u8> {
     match json {
         true => output::print_json(&json!({ what: count })),
         false => output::println(&format!("{what} {count}")),
     }
+    if named > 0 && count == 0 {
+        bail!("none of the jobs named is a dead letter; 'hodei dlq list' shows those there are");
+    }
+    Ok(exit::OK)
 }
 
 fn wire(args: DeadLetterFilterArgs) -> v1::DeadLetterFilter {
@@ -77,7 +83,7 @@ async fn list(client: &mut Client, filter: DeadLetterFilterArgs, limit: u32, jso
 }
 
 const COLUMNS: [output::Column; 8] =
-    [("ID", 0), ("NAME", 1), ("QUEUE", 4), ("RUNS", 5), ("FAILED", 2), ("KIND", 3), ("GROUP", 6), ("ERROR", 1)];
+    [("ID", 0), ("NAME", 2), ("QUEUE", 4), ("RUNS", 5), ("FAILED", 3), ("KIND", 1), ("GROUP", 6), ("ERROR", CUT)];
 /// Of an error in a table.
 const ERROR_WIDTH: usize = 60;
 
@@ -161,7 +167,7 @@ async fn stats(client: &mut Client, limit: u32, json: bool) -> Result<u8> {
             group.example.chars().take(ERROR_WIDTH).collect(),
         ]
     };
-    let columns = [("COUNT", 0), ("KIND", 1), ("LAST", 2), ("GROUP", 0), ("EXAMPLE", 0)];
+    let columns = [("COUNT", 0), ("KIND", 1), ("LAST", 2), ("GROUP", 0), ("EXAMPLE", CUT)];
     output::table(&columns, &groups.iter().map(row).collect::<Vec<_>>());
     output::note(&format!("{total} dead letters in all"));
     Ok(exit::OK)

@@ -1,6 +1,9 @@
 //! Follows a job's log to its end, through lost connections and restarts of the server.
 
-use crate::client::{Client, explain, may_pass};
+use crate::{
+    client::{Client, explain, may_pass},
+    output,
+};
 use anyhow::Result;
 use hodei_api::v1;
 use std::time::{Duration, Instant};
@@ -50,12 +53,14 @@ pub async fn logs(client: &mut Client, id: &str, tail: Option<u64>, show: impl F
     }
 }
 
+/// The first batch is an empty one: it says that the server answers, which a quiet job does not.
 async fn read(
     client: &Client,
     request: v1::SubscribeLogsRequest,
     mut each: impl FnMut(Vec<v1::LogEntry>),
 ) -> Result<(), Status> {
     let mut stream = client.logs().subscribe_logs(request).await?.into_inner();
+    each(Vec::new());
     while let Some(batch) = stream.message().await? {
         each(batch.entries);
     }
@@ -89,6 +94,8 @@ async fn watch(client: &Client, id: &str, mut alive: impl FnMut()) -> Result<Opt
 #[derive(Debug, Default)]
 struct Trouble {
     since: Option<Instant>,
+    /// Whether people know.
+    said: bool,
 }
 
 impl Trouble {
@@ -97,6 +104,9 @@ impl Trouble {
         let since = *self.since.get_or_insert_with(Instant::now);
         if !may_pass(status) || since.elapsed() > PATIENCE {
             return Err(explain(status));
+        }
+        if !std::mem::replace(&mut self.said, true) {
+            output::note("hodei: lost the connection to the server; trying again");
         }
         tokio::time::sleep(PAUSE).await;
         // Whether it helped is seen by what comes.
@@ -107,5 +117,8 @@ impl Trouble {
     /// Something came: the trouble is over.
     fn pass(&mut self) {
         self.since = None;
+        if std::mem::take(&mut self.said) {
+            output::note("hodei: the server is back");
+        }
     }
 }

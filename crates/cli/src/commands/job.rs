@@ -2,7 +2,7 @@
 
 use crate::{
     args::{JobFilterArgs, StateArg, SubmitArgs},
-    client::{Client, explain, never_sent},
+    client::{Client, did_nothing, explain, is_leaving},
     commands::{file, follow, run, spec},
     exit, output,
 };
@@ -11,7 +11,6 @@ use hodei_api::v1;
 use hodei_core::time::Millis;
 use serde_json::{Value, json};
 use std::{path::Path, time::Duration};
-use tonic::{Code, Status};
 
 /// Tries at a job that the server refused because it was leaving: nothing of it was stored.
 const TRIES: usize = 5;
@@ -26,23 +25,22 @@ pub async fn queue(client: &mut Client, spec: v1::JobSpec) -> Result<String> {
                 tokio::time::sleep(PAUSE).await;
                 client.reconnect().await?;
             }
-            Err(status) => return Err(explain(&status)),
+            Err(status) if did_nothing(&status) => return Err(explain(&status)),
+            Err(status) => {
+                let advice = "the job may have been stored, or not; with --key it is safe to submit it again";
+                return Err(explain(&status).context(advice));
+            }
         }
     }
     bail!("the server keeps shutting down; try again")
 }
 
-fn is_leaving(status: &Status) -> bool {
-    let leaving = status.message().starts_with("the server is shutting down") || never_sent(status);
-    status.code() == Code::Unavailable && leaving
-}
-
 pub async fn submit(client: &mut Client, args: SubmitArgs, json: bool) -> Result<u8> {
     if let Some(path) = &args.file {
-        return file::submit(client, path, json).await;
+        let shared = spec::shared(args.job, client.is_local())?;
+        return file::submit(client, path, &shared, json).await;
     }
-    let args = args.job;
-    let spec = spec::build(args, client.is_local(), None)?;
+    let spec = spec::build(args.job, client.is_local(), None)?;
     let id = queue(client, spec).await?;
     run::print_id(&id, json);
     Ok(exit::OK)
@@ -148,6 +146,10 @@ pub fn describe(job: &v1::Job) {
             format!("{} of {}", job.attempt, spec.retry.as_ref().and_then(|retry| retry.max_attempts).unwrap_or(0)),
         ),
         ("work", work_line(&spec)),
+        ("folder", spec.working_directory.clone()),
+        ("timeouts", spec.timeouts.map(timeouts_line).unwrap_or_default()),
+        ("retry", spec.retry.clone().map(retry_line).unwrap_or_default()),
+        ("webhook", spec.webhook.clone().map(|webhook| webhook.url).unwrap_or_default()),
         ("asks for", spec.requirements.clone().map(asks_for).unwrap_or_default()),
         ("created", output::timestamp(job.created_at_ms)),
         ("not before", output::timestamp(job.delayed_until_ms)),
@@ -157,8 +159,12 @@ pub fn describe(job: &v1::Job) {
         ("about", spec.description.clone()),
         ("tags", spec.tags.join(", ")),
         ("key", spec.idempotency_key.clone()),
-        ("limit", spec.concurrency.map_or_else(String::new, |limit| format!("{} of {}", limit.limit, limit.key))),
+        (
+            "limit",
+            spec.concurrency.as_ref().map_or_else(String::new, |limit| format!("{} of {}", limit.limit, limit.key)),
+        ),
         ("depends on", spec.depends_on.join(" ")),
+        ("on failure", on_failure_line(&spec)),
         ("parent", job.parent_id.clone()),
         ("schedule", job.schedule_id.clone()),
         ("tick", output::timestamp(job.tick_ms)),
@@ -181,6 +187,46 @@ pub fn work_line(spec: &v1::JobSpec) -> String {
         }
         Some(v1::work::Kind::Task(task)) => format!("task {} {}", task.r#type, String::from_utf8_lossy(&task.payload)),
         None => String::new(),
+    }
+}
+
+fn timeouts_line(timeouts: v1::Timeouts) -> String {
+    let told = [
+        ("run", timeouts.run_ms),
+        ("queue", timeouts.queue_ms),
+        ("heartbeat", timeouts.heartbeat_ms),
+        ("kill grace", timeouts.kill_grace_ms),
+    ];
+    told.into_iter().filter_map(|(name, ms)| Some(format!("{name} {}", length(ms?)))).collect::<Vec<_>>().join(", ")
+}
+
+fn retry_line(retry: v1::RetryPolicy) -> String {
+    let backoff = match retry.backoff() {
+        v1::Backoff::Unspecified => None,
+        backoff => Some(backoff.as_str_name().trim_start_matches("BACKOFF_").to_ascii_lowercase()),
+    };
+    let codes = retry.fatal_exit_codes.iter().map(i32::to_string).chain(retry.fatal_kinds.iter().cloned());
+    let fatal = codes.collect::<Vec<_>>().join(" ");
+    let told = [
+        backoff,
+        retry.delay_ms.map(|ms| format!("after {}", length(ms))),
+        retry.max_delay_ms.map(|ms| format!("at most {}", length(ms))),
+        retry.jitter_percent.map(|percent| format!("jitter {percent}%")),
+        (!fatal.is_empty()).then(|| format!("never after {fatal}")),
+    ];
+    told.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// As it is written in flags.
+fn length(ms: i64) -> String {
+    humantime::format_duration(Duration::from_millis(u64::try_from(ms).unwrap_or(0))).to_string()
+}
+
+/// Only of those that depend on others.
+fn on_failure_line(spec: &v1::JobSpec) -> String {
+    match (spec.depends_on.is_empty(), spec.on_dependency_failure()) {
+        (true, _) | (_, v1::OnDependencyFailure::Unspecified) => String::new(),
+        (false, policy) => policy.as_str_name().trim_start_matches("ON_DEPENDENCY_FAILURE_").to_ascii_lowercase(),
     }
 }
 

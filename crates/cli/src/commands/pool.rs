@@ -134,7 +134,7 @@ const COLUMNS: [output::Column; 9] = [
     ("COMING", 2),
     ("IDLE", 1),
     ("BUSY", 1),
-    ("HELD", 4),
+    ("HELD", output::CUT),
 ];
 
 fn row(template: &v1::Template) -> Vec<String> {

@@ -53,7 +53,7 @@ async fn list(client: &mut Client, json: bool) -> Result<u8> {
 }
 
 const COLUMNS: [output::Column; 6] =
-    [("PROVIDER", 0), ("KIND", 0), ("HEALTH", 0), ("WORKERS", 1), ("CAP", 2), ("HELD", 3)];
+    [("PROVIDER", 0), ("KIND", 2), ("HEALTH", 0), ("WORKERS", 1), ("CAP", 3), ("HELD", output::CUT)];
 
 fn health_name(provider: &v1::Provider) -> String {
     provider.health().as_str_name().trim_start_matches("PROVIDER_HEALTH_").to_ascii_lowercase()

@@ -79,7 +79,7 @@ const COLUMNS: [output::Column; 9] = [
     ("BLOCKED", 6),
     ("FAILED", 2),
     ("SUCCEEDED", 5),
-    ("HELD", 1),
+    ("HELD", output::CUT),
 ];
 
 fn row(queue: &v1::Queue) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use crate::{
     args::RunArgs,
-    client::Client,
+    client::{Client, may_pass},
     commands::{follow, job, spec},
     exit, output,
 };
@@ -18,8 +18,7 @@ const WONDER: Duration = Duration::from_secs(2);
 const WONDER_AGAIN: Duration = Duration::from_secs(1);
 
 pub async fn run(mut client: Client, args: RunArgs, json: bool) -> Result<u8> {
-    let attempts = (!args.detach).then_some(1);
-    let spec = spec::build(args.job, client.is_local(), attempts)?;
+    let spec = spec::build(args.job, client.is_local(), Some(1))?;
     if args.detach {
         print_id(&job::queue(&mut client, spec).await?, json);
         return Ok(exit::OK);
@@ -81,15 +80,24 @@ impl Signals {
     }
 }
 
-/// The first Ctrl-C (or SIGTERM) cancels the job, the second leaves it to itself.
+/// The first Ctrl-C (or SIGTERM) cancels the job, the second leaves it to itself. Where nobody can be asked to cancel it,
+/// there is nothing to wait for.
 async fn cancel_on_signal(mut signals: Signals, client: Client, id: String) {
     signals.next().await;
     output::note("hodei: cancelling the job; press Ctrl-C again to leave it to itself");
     let request = v1::CancelJobRequest { job_id: id.clone(), reason: "interrupted".to_owned() };
-    if let Err(status) = client.jobs().cancel_job(request).await {
-        output::note(&format!("hodei: cannot cancel: {}", status.message()));
-    }
-    signals.next().await;
+    let asked = async {
+        match client.jobs().cancel_job(request).await {
+            Err(status) if may_pass(&status) => {
+                output::note(&format!("hodei: the server cannot be asked to cancel job {id}, which may go on"));
+                std::process::exit(exit::HODEI_FAILED.into());
+            }
+            Err(status) => output::note(&format!("hodei: cannot cancel: {}", status.message())),
+            Ok(_) => {}
+        }
+        std::future::pending().await
+    };
+    tokio::select! { () = signals.next() => {}, () = asked => {} }
     output::note(&format!("hodei: job {id} goes on; 'hodei job get {id}' shows it"));
     std::process::exit(exit::CANCELLED.into());
 }

@@ -21,8 +21,12 @@ pub async fn run(client: &mut Client, command: ScheduleCommand, json: bool) -> R
         ScheduleCommand::Get { schedule } => show(&get(client, schedule).await?, json),
         ScheduleCommand::List => return list(client, json).await,
         ScheduleCommand::Delete { schedule } => {
-            let answer = client.schedules().delete_schedule(v1::DeleteScheduleRequest { schedule }).await;
-            answer.map_err(|status| explain(&status))?;
+            let request = v1::DeleteScheduleRequest { schedule: schedule.clone() };
+            client.schedules().delete_schedule(request).await.map_err(|status| explain(&status))?;
+            match json {
+                true => output::print_json(&json!({ "schedule": schedule, "deleted": true })),
+                false => output::println("deleted; its jobs stay"),
+            }
         }
         ScheduleCommand::Enable { schedule } => {
             let answer = client.schedules().enable_schedule(v1::EnableScheduleRequest { schedule }).await;
@@ -286,7 +290,11 @@ fn moment(text: &str, spec: &v1::ScheduleSpec) -> Result<i64> {
 async fn backfill(client: &mut Client, schedule: String, from: &str, to: Option<&str>, json: bool) -> Result<u8> {
     let spec = get(client, schedule.clone()).await?.spec.unwrap_or_default();
     let to_ms = to.map_or(Ok(output::now_ms()), |to| moment(to, &spec))?;
-    let request = v1::BackfillScheduleRequest { schedule, from_ms: moment(from, &spec)?, to_ms };
+    let from_ms = moment(from, &spec)?;
+    if to_ms <= from_ms {
+        bail!("--to must be after --from, and is now where it is not given");
+    }
+    let request = v1::BackfillScheduleRequest { schedule, from_ms, to_ms };
     let answer = client.schedules().backfill_schedule(request).await.map_err(|status| explain(&status))?;
     let mut steps = answer.into_inner();
     let mut last = v1::BackfillScheduleResponse::default();

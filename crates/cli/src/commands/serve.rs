@@ -236,6 +236,10 @@ fn announce(server: &Server, folder: &Folder) {
         at(server.http_address()),
         folder.path.display()
     ));
+    if let Some(address) = server.http_address() {
+        let api = format!("{}://{address}/api/v1", scheme(server));
+        output::note(&format!("the REST API is at {api}, and {api}/docs explains it"));
+    }
     if let Some(authority) = server.tls().and_then(|tls| tls.authority.as_ref()) {
         output::note(&format!(
             "clients trust it with HODEI_CA={} (SHA-256 {})",

@@ -1,5 +1,6 @@
 //! From flags to a job.
 
+use super::defaults::complete;
 use crate::args::{BackoffArg, JobArgs, OnFailureArg, PriorityArg};
 use anyhow::{Context, Result};
 use hodei_api::{convert::requirements_to_wire, v1};
@@ -11,13 +12,8 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// `local`: the job runs on this machine, so it begins in our directory unless told otherwise.
+/// A job of its own. `local`: it runs on this machine. `attempts`: how often, unless it is told otherwise.
 pub fn build(args: JobArgs, local: bool, attempts: Option<i32>) -> Result<v1::JobSpec> {
-    let workdir = match &args.workdir {
-        Some(folder) => Some(std::path::absolute(folder)?),
-        None if local && args.task.is_none() => std::env::current_dir().ok(),
-        None => None,
-    };
     let name = match (&args.name, &args.script) {
         (Some(name), _) => name.clone(),
         (None, Some(script)) if script.as_os_str() != "-" => {
@@ -25,18 +21,37 @@ pub fn build(args: JobArgs, local: bool, attempts: Option<i32>) -> Result<v1::Jo
         }
         _ => String::new(),
     };
-    Ok(v1::JobSpec {
+    let mut job = v1::JobSpec {
         name,
-        queue: args.queue.clone(),
         work: Some(v1::Work { kind: Some(work(&args)?) }),
-        priority: priority(args.priority).into(),
+        stdin: args.stdin.as_deref().map(|path| read("the standard input", path)).transpose()?.unwrap_or_default(),
+        data: args.job_data.clone().map(String::into_bytes).unwrap_or_default(),
+        idempotency_key: args.idempotency_key.clone().unwrap_or_default(),
+        ..v1::JobSpec::default()
+    };
+    complete(&mut job, &shared(args, local)?);
+    if let Some(retry) = &mut job.retry {
+        retry.max_attempts = retry.max_attempts.or(attempts);
+    }
+    Ok(job)
+}
+
+/// What flags say that can hold for many jobs. Those that run on this machine begin in our folder unless told otherwise.
+pub fn shared(args: JobArgs, local: bool) -> Result<v1::JobSpec> {
+    let workdir = match &args.workdir {
+        Some(folder) => Some(std::path::absolute(folder)?),
+        None if local => std::env::current_dir().ok(),
+        None => None,
+    };
+    Ok(v1::JobSpec {
+        queue: args.queue.unwrap_or_default(),
+        priority: args.priority.map_or(v1::Priority::Unspecified, priority).into(),
         environment: args.env.into_iter().collect(),
         secrets: args.secret.into_iter().collect(),
         working_directory: workdir.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default(),
-        stdin: args.stdin.as_deref().map(|path| read("the standard input", path)).transpose()?.unwrap_or_default(),
         requirements: Some(requirements_to_wire(&args.needs.into())),
         retry: Some(v1::RetryPolicy {
-            max_attempts: args.max_attempts.or(attempts),
+            max_attempts: args.max_attempts,
             delay_ms: ms(args.retry_delay),
             backoff: args.backoff.map_or(v1::Backoff::Unspecified, backoff).into(),
             ..v1::RetryPolicy::default()
@@ -49,11 +64,9 @@ pub fn build(args: JobArgs, local: bool, attempts: Option<i32>) -> Result<v1::Jo
         }),
         run_at_ms: args.delay.map_or(0, |delay| now_ms().saturating_add(signed(delay.0))),
         description: args.description.unwrap_or_default(),
-        data: args.job_data.map(String::into_bytes).unwrap_or_default(),
         tags: args.tags,
         depends_on: args.depends_on,
         on_dependency_failure: args.on_dependency_failure.map_or(0, |policy| on_failure(policy).into()),
-        idempotency_key: args.idempotency_key.unwrap_or_default(),
         concurrency: args.concurrency.map(|(key, limit)| v1::Concurrency { key, limit }),
         webhook: args
             .webhook

@@ -48,6 +48,10 @@ async fn dead_letters_are_listed_grouped_replayed_and_discarded() {
     let nothing = cluster.hodei(&["dlq", "replay"]).await;
     assert!(nothing.code != 0 && nothing.stderr.contains("ask for all"), "{nothing:?}");
     cluster.hodei(&["dlq", "discard", &dead[0]]).await.ok();
+    for (command, id) in [("discard", dead[0].as_str()), ("replay", "01890000-0000-7000-8000-000000000000")] {
+        let gone = cluster.hodei(&["dlq", command, id]).await;
+        assert!(gone.code == 125 && gone.stderr.contains("none of the jobs named is a dead letter"), "{gone:?}");
+    }
     assert_eq!(list(&cluster, &[]).await.len(), 5);
     assert_eq!(cluster.job(&dead[0]).await.state(), JobState::Failed, "the job itself stays");
     let status = cluster.dead_letters().get_dead_letter(v1::GetDeadLetterRequest { job_id: dead[0].clone() }).await;

@@ -254,12 +254,19 @@ async fn many_jobs_come_from_lines_of_json_and_a_wrong_line_is_named() {
         (0..2500).map(|n| format!("{{\"name\": \"n{n}\", \"shell\": {{\"program\": \"true\"}}}}\n")).collect();
     let file = cluster.home.write("jobs.jsonl", &lines);
     let ran = cluster.hodei(&["job", "submit", "-f", &file.display().to_string(), "--json"]).await.ok();
-    assert_eq!(ran.json(), json!({ "stored": 2500, "existed": 0 }));
+    let told = ran.json();
+    assert_eq!((&told["stored"], &told["existed"]), (&json!(2500), &json!(0)));
+    let ids = told["job_ids"].as_array().expect("ids");
+    assert_eq!(
+        (ids.len(), cluster.job(ids[1234].as_str().expect("an id")).await.spec.expect("a spec").name),
+        (2500, "n1234".into())
+    );
     assert_eq!(cluster.list().await.len(), 2500);
     let odd = format!("{}{{\"shel\": 1}}\n", lines.lines().take(3).map(|line| format!("{line}\n")).collect::<String>());
     let file = cluster.home.write("odd.jsonl", odd);
     let ran = cluster.hodei(&["job", "submit", "-f", &file.display().to_string()]).await;
     assert_eq!(ran.code, 125, "{ran:?}");
     assert!(ran.stderr.contains("line 4: shel: there is no such field"), "{ran:?}");
-    until("the three before it are stored", || async { (cluster.list().await.len() == 2503).then_some(()) }).await;
+    assert_eq!(ran.text().lines().count(), 3, "an id a line: {ran:?}");
+    assert_eq!(cluster.list().await.len(), 2503, "the three before it are stored");
 }

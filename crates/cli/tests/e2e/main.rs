@@ -11,6 +11,7 @@ mod embedded;
 mod engine;
 mod events;
 mod fake;
+mod files;
 mod fleet;
 mod graphs;
 mod handlers;

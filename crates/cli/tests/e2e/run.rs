@@ -4,7 +4,7 @@ use crate::{
     client::shell,
     cluster::Cluster,
     crash::all_ended,
-    process::{is_alive, numbers, run, until_true},
+    process::{is_alive, numbers, run, until, until_true},
 };
 use hodei_api::v1::{self, JobState};
 use rustix::process::{Pid, Signal, kill_process};
@@ -165,7 +165,8 @@ async fn a_detached_job_goes_on_alone() {
     assert_eq!(waited.text(), "succeeded\n");
     assert_eq!(cluster.hodei(&["logs", id]).await.ok().text(), "done\n");
     let ran = cluster.hodei(&["run", "-d", "--json", "--", "true"]).await.ok();
-    assert!(cluster.find(ran.json()["job_id"].as_str().expect("an id")).await.is_some());
+    let job = cluster.job(ran.json()["job_id"].as_str().expect("an id")).await;
+    assert_eq!(job.spec.and_then(|spec| spec.retry?.max_attempts), Some(1), "as without --detach");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -204,6 +205,39 @@ async fn a_second_interrupt_leaves_the_job_to_itself() {
     std::fs::write(go, "").expect("a file");
     let id = cluster.list().await[0].id.clone();
     assert_eq!(cluster.ended(&id).await.state(), JobState::Cancelled);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_follows_a_job_hears_of_a_server_that_went_and_came_back() {
+    let mut cluster = Cluster::start().await;
+    let _worker = cluster.worker("steady", &["--slots", "1"]).await;
+    let go = cluster.home.path("go");
+    let script = format!("until [ -e {} ]; do sleep 0.02; done; echo over", go.display());
+    let mut followed = cluster.home.daemon("followed", &["run", "--", "sh", "-c", &script]);
+    until("the job runs", || async {
+        cluster.list().await.iter().find(|job| job.state() == JobState::Running).cloned()
+    })
+    .await;
+    cluster.server.kill();
+    followed.said("hodei: lost the connection to the server; trying again").await;
+    cluster.start_server().await;
+    followed.said("hodei: the server is back").await;
+    std::fs::write(&go, "").expect("a file");
+    assert_eq!(followed.ended().await.code(), Some(0), "{}", followed.log());
+    followed.said("over").await;
+    assert_eq!(followed.log().matches("lost the connection").count(), 1, "{}", followed.log());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupt_that_reaches_nobody_ends_the_client_and_says_so() {
+    let mut cluster = Cluster::start().await;
+    let mut followed = cluster.home.daemon("followed", &["run", "--", "sleep", "1000"]);
+    until("the job is stored", || async { cluster.list().await.pop() }).await;
+    cluster.server.kill();
+    followed.said("hodei: lost the connection to the server; trying again").await;
+    followed.signal(Signal::INT);
+    assert_eq!(followed.ended().await.code(), Some(125), "{}", followed.log());
+    assert!(followed.log().contains("which may go on"), "{}", followed.log());
 }
 
 fn start(mut command: Command) -> Child {

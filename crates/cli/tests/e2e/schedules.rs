@@ -100,7 +100,8 @@ async fn a_schedule_fires_and_its_jobs_carry_their_ticks() {
 
     let list = cluster.hodei(&["schedule", "list"]).await.ok();
     assert!(list.text().starts_with("NAME") && list.text().contains("every 1s"), "{list:?}");
-    cluster.hodei(&["schedule", "delete", "nepal"]).await.ok();
+    let deleted = cluster.hodei(&["schedule", "delete", "nepal", "--json"]).await.ok();
+    assert_eq!(deleted.json(), serde_json::json!({ "schedule": "nepal", "deleted": true }));
     let left = cluster.hodei(&["schedule", "list", "--json"]).await.ok().json();
     assert_eq!(left.as_array().map(Vec::len), Some(1));
     assert!(cluster.find(&id).await.is_some(), "jobs stay");
@@ -281,7 +282,7 @@ async fn a_wrong_schedule_is_refused_with_the_field_and_nothing_is_stored() {
     let unknown = schedules(&cluster).trigger_schedule(v1::TriggerScheduleRequest { schedule: "none".into() }).await;
     assert_eq!(unknown.expect_err("unknown").code(), Code::NotFound);
     let refused = cluster.hodei(&["schedule", "create", "bad", "--cron", "soon", "--", "true"]).await;
-    assert!(refused.code != 0 && refused.stderr.contains("spec.cron") && refused.stderr.contains("five fields"));
+    assert!(refused.code != 0 && refused.stderr.contains("--cron: ") && refused.stderr.contains("five fields"));
     // Secrets are never shown.
     let secret = ["schedule", "create", "quiet", "--cron", "@daily", "--secret", "KEY=hunter2hunter2", "--", "true"];
     let shown = cluster.hodei(&[&secret[..5], &["--json"], &secret[5..]].concat()).await.ok();
