@@ -179,7 +179,10 @@ impl Bulk<'_> {
         }
         let answer = self.client.jobs().queue_jobs(v1::QueueJobsRequest { jobs }).await;
         let answer = answer.map_err(|status| {
-            let what = format!("the {count} jobs from line {first} on were");
+            let what = match count {
+                1 => format!("the job of line {first} was"),
+                _ => format!("the {count} jobs from line {first} on were"),
+            };
             not_stored(&status, &what, Some(self.stored + self.existed))
         })?;
         let v1::QueueJobsResponse { job_ids, existed } = answer.into_inner();
@@ -211,7 +214,7 @@ fn not_stored(status: &Status, what: &str, before: Option<usize>) -> anyhow::Err
             "it is not known whether {what} stored; those with an idempotency_key can safely be submitted again, and are not stored twice"
         ),
     };
-    let before = before.map_or_else(String::new, |count| format!("; {count} before them were"));
+    let before = before.map_or_else(String::new, |count| format!("; jobs stored before: {count}"));
     explain(status).context(format!("{fate}{before}"))
 }
 

@@ -107,7 +107,7 @@ async fn jobs_whose_answer_is_lost_are_not_said_to_be_lost() {
     let ran = run(command).await;
     rude.abort();
     assert_eq!(ran.code, 125, "{ran:?}");
-    assert!(ran.stderr.contains("it is not known whether the 1 jobs from line 1 on were stored"), "{ran:?}");
+    assert!(ran.stderr.contains("it is not known whether the job of line 1 was stored"), "{ran:?}");
     assert!(ran.stderr.contains("idempotency_key"), "{ran:?}");
 }
 
@@ -116,7 +116,7 @@ async fn what_was_refused_is_said_not_to_be_stored_and_a_job_has_one_line() {
     let cluster = Cluster::start().await;
     cluster.home.write("jobs.jsonl", "{\"shell\": {\"program\": \"\"}}\n");
     let ran = cluster.hodei(&["job", "submit", "-f", "jobs.jsonl"]).await;
-    assert!(ran.stderr.contains("the 1 jobs from line 1 on were not stored; 0 before them were"), "{ran:?}");
+    assert!(ran.stderr.contains("the job of line 1 was not stored; jobs stored before: 0"), "{ran:?}");
     cluster.home.write("pretty.json", "{\n  \"shell\": {\"program\": \"true\"}\n}\n");
     let ran = cluster.hodei(&["job", "submit", "-f", "pretty.json"]).await;
     assert!(ran.code == 125 && ran.stderr.contains("write each job on one line"), "{ran:?}");
