@@ -38,6 +38,9 @@ const BATCH: usize = 4096;
 /// How long messages wait for others, from the last one that was sent on: under load one carries many events.
 const PACE: Duration = Duration::from_millis(2);
 
+/// How long the server may take to hear that this worker leaves.
+const FAREWELL: Duration = Duration::from_secs(2);
+
 pub struct AgentOptions {
     pub connect: Connect,
     pub token: Option<String>,
@@ -489,10 +492,13 @@ impl Agent {
         }
     }
 
-    async fn leave(&self, for_good: bool) -> Result<(), AgentError> {
+    async fn leave(&mut self, for_good: bool) -> Result<(), AgentError> {
         self.tasks.shut_down();
         if for_good {
             link::unregister(&self.connect, &self.session, "drained").await?;
+        } else if let Some(stream) = self.stream.take() {
+            let events = std::mem::take(&mut self.outgoing);
+            _ = tokio::time::timeout(FAREWELL, stream.finish(v1::WorkerMessage { events })).await;
         }
         Ok(())
     }

@@ -44,6 +44,17 @@ pub struct Stream {
     pub incoming: Streaming<v1::ServerMessage>,
 }
 
+impl Stream {
+    /// Says the last of it, and waits until the server has heard all.
+    pub async fn finish(mut self, last: v1::WorkerMessage) {
+        if !last.events.is_empty() {
+            _ = self.outgoing.send(last);
+        }
+        drop(self.outgoing);
+        while let Ok(Some(_)) = self.incoming.message().await {}
+    }
+}
+
 /// Registers if need be: with a token that was not used yet, or when there is no session.
 pub async fn register(
     connect: &Connect,
