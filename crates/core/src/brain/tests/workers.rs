@@ -450,6 +450,11 @@ fn what_a_worker_no_longer_offers_waits_until_it_does_again() {
     assert_eq!((rig.state(first), rig.job(first).attempt), (StateKind::Pending, 0));
     let why = rig.server.brain.waiting_reason(&rig.job(first));
     assert_eq!(why, "no connected worker handles tasks of type report.daily");
+    let Err(dropped) = rig.server.brain.decide(&report()).workers.remove(0).fate else { panic!("it is not offered") };
+    assert_eq!(
+        dropped.why,
+        "its handler report.* was given up after 2 restarts; 'hodei worker restart' tries it again"
+    );
     rig.server.restart();
     rig.connect(worker, incarnation(1), &[]);
     assert_eq!(rig.state(first), StateKind::Pending, "what it offers is stored");
