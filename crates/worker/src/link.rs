@@ -45,13 +45,17 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Says the last of it, and waits until the server has heard all.
-    pub async fn finish(mut self, last: v1::WorkerMessage) {
+    /// Says the last of it, and waits until the server has heard all. Returns what the server had sent before.
+    pub async fn finish(mut self, last: v1::WorkerMessage) -> Vec<v1::ServerMessage> {
         if !last.events.is_empty() {
             _ = self.outgoing.send(last);
         }
         drop(self.outgoing);
-        while let Ok(Some(_)) = self.incoming.message().await {}
+        let mut late = Vec::new();
+        while let Ok(Some(message)) = self.incoming.message().await {
+            late.push(message);
+        }
+        late
     }
 }
 
