@@ -495,15 +495,18 @@ impl Session {
         self.runs.is_empty() && self.waiting.is_empty()
     }
 
+    /// Whether something runs, or the server has not acknowledged all that has ended.
+    pub fn owes(&self) -> bool {
+        !self.runs_nothing() || !self.records.is_empty() || !self.ended.is_empty()
+    }
+
     // ---- what follows from all of it ------------------------------------------------------------------------------
 
     fn settle(&mut self) {
         self.start_waiting();
         self.send_records();
         if let Some(Leaving { for_good }) = self.leaving
-            && self.runs_nothing()
-            && self.records.is_empty()
-            && self.ended.is_empty()
+            && !self.owes()
         {
             self.actions.push(Action::Exit { for_good });
         }

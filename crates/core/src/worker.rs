@@ -56,6 +56,14 @@ pub struct HandlerInfo {
     pub up: bool,
 }
 
+/// Whether a handler's pattern of types, such as `report.*`, is for this type.
+pub fn fits(pattern: &str, task_type: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => task_type.starts_with(prefix),
+        None => task_type == pattern,
+    }
+}
+
 /// What kinds of work a worker runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Offer {
@@ -153,6 +161,9 @@ pub struct WorkerRecord {
     /// Why it must go and by when, while it drains.
     #[serde(default)]
     pub drain: Option<Drain>,
+    /// Since when it wants to leave by itself. One that has left may come back with its session.
+    #[serde(default)]
+    pub leaving: Option<Time>,
     /// What became of jobs that it ran, by the types of their tasks; processes are under the empty name.
     #[serde(default)]
     pub history: BTreeMap<Arc<str>, Tally>,
@@ -197,6 +208,15 @@ pub struct Drain {
     pub reason: String,
     /// What still runs then is given back.
     pub deadline: Option<Time>,
+}
+
+impl Drain {
+    /// This order after an earlier one: it changes only what it names.
+    pub fn after(self, earlier: Option<&Drain>) -> Drain {
+        let Some(earlier) = earlier else { return self };
+        let reason = if self.reason.is_empty() { earlier.reason.clone() } else { self.reason };
+        Drain { reason, deadline: self.deadline.or(earlier.deadline) }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

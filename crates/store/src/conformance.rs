@@ -690,6 +690,7 @@ fn worker(n: u128, phase: Phase) -> WorkerRecord {
         registered_at: Time(12),
         origin: None,
         drain: None,
+        leaving: None,
         history: BTreeMap::new(),
     }
 }

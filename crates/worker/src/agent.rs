@@ -38,6 +38,9 @@ const BATCH: usize = 4096;
 /// How long messages wait for others, from the last one that was sent on: under load one carries many events.
 const PACE: Duration = Duration::from_millis(2);
 
+/// How long the server may take to hear that this worker leaves.
+const FAREWELL: Duration = Duration::from_secs(2);
+
 pub struct AgentOptions {
     pub connect: Connect,
     pub token: Option<String>,
@@ -186,6 +189,7 @@ async fn live(
         starts: BTreeMap::new(),
         last_sent: Instant::now(),
         ending: None,
+        giving_back: false,
     };
     let outcome = agent.run(received, wishes).await;
     agent.pools.close().await;
@@ -232,6 +236,8 @@ struct Agent {
     last_sent: Instant,
     /// Set when everything is done; true when the worker leaves for good.
     ending: Option<bool>,
+    /// It waits for nobody: what is spooled is delivered in its next life.
+    giving_back: bool,
 }
 
 enum Happening {
@@ -271,11 +277,13 @@ impl Agent {
             }
             self.act();
             self.send();
+            if let Some(for_good) = self.ending.take()
+                && self.leave(for_good).await?
+            {
+                return Ok(());
+            }
             if self.stream.is_none() && opening.is_none() {
                 opening = self.open();
-            }
-            if let Some(for_good) = self.ending {
-                return self.leave(for_good).await;
             }
         }
     }
@@ -480,6 +488,7 @@ impl Agent {
                 self.state.leave(false);
             }
             Wish::GiveBack => {
+                self.giving_back = true;
                 self.state.release();
                 // Nobody to give it back to: what is spooled is delivered in the next life.
                 if self.stream.is_none() && self.state.runs_nothing() {
@@ -489,12 +498,25 @@ impl Agent {
         }
     }
 
-    async fn leave(&self, for_good: bool) -> Result<(), AgentError> {
-        self.tasks.shut_down();
+    /// False if something came that must be given back first.
+    async fn leave(&mut self, for_good: bool) -> Result<bool, AgentError> {
         if for_good {
             link::unregister(&self.connect, &self.session, "drained").await?;
+        } else if let Some(stream) = self.stream.take() {
+            let events = std::mem::take(&mut self.outgoing);
+            let last = stream.finish(v1::WorkerMessage { events });
+            let late = tokio::time::timeout(FAREWELL, last).await.unwrap_or_default();
+            self.state.disconnected();
+            late.into_iter().for_each(|message| self.take_message(message));
+            self.ending = None;
+            self.act();
+            self.send();
+            if self.state.owes() && !self.giving_back {
+                return Ok(false);
+            }
         }
-        Ok(())
+        self.tasks.shut_down();
+        Ok(true)
     }
 }
 

@@ -23,10 +23,10 @@ use crate::executor::{Executor, ExecutorEvent};
 use futures::future::{BoxFuture, FutureExt};
 use hodei_core::{
     spec::{Invalid, check_task_type},
-    worker::{HandlerInfo, Offer},
+    worker::{HandlerInfo, Offer, fits},
 };
 use std::{collections::BTreeMap, fmt, future::Future, sync::Arc};
-use subprocess::Pool;
+use subprocess::{Pool, Runner};
 use thiserror::Error;
 use tokio::{runtime::Handle, sync::mpsc};
 
@@ -39,6 +39,8 @@ pub struct Handlers {
     commands: BTreeMap<Arc<str>, Arc<Command>>,
     /// By the type, or the pattern of types, that each is there for.
     subprocesses: BTreeMap<String, Subprocess>,
+    /// Those of the subprocesses that have not said at the start what they handle, and may yet.
+    late: Vec<Runner>,
     client: Option<reqwest::Client>,
 }
 
@@ -119,7 +121,7 @@ impl Handlers {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.functions.is_empty() && self.commands.is_empty() && self.subprocesses.is_empty()
+        self.functions.is_empty() && self.commands.is_empty() && self.subprocesses.is_empty() && self.late.is_empty()
     }
 
     pub(crate) fn offer(&self, tasks_only: bool) -> Offer {
@@ -129,7 +131,8 @@ impl Handlers {
         Offer { task_types: functions.chain(exact).collect(), tasks_only }
     }
 
-    /// Starts the subprocesses, which say what they handle. From then on they are functions like the others.
+    /// Starts the subprocesses, which say what they handle. From then on they are functions like the others. One that fails
+    /// is tried again by its supervision, and keeps no other from working.
     pub(crate) async fn start(
         &mut self,
         executor: Option<&Executor>,
@@ -145,6 +148,10 @@ impl Handlers {
                 subprocess.start(&pattern, executor, slots, events.clone(), runtime).await.map_err(failed)?;
             let runner = pool.runner();
             pools.0.push((pattern.clone(), pool));
+            let Some(types) = types else {
+                self.late.push(runner);
+                continue;
+            };
             let fitting: Vec<_> = types.iter().filter(|task_type| fits(&pattern, task_type)).collect();
             if fitting.is_empty() {
                 return Err(failed(format!("it handles {types:?}, and none of these is asked for")));
@@ -160,18 +167,16 @@ impl Handlers {
     }
 
     fn get(&self, task_type: &str) -> Option<(Arc<str>, Handler)> {
-        self.functions.get_key_value(task_type).map(|(task_type, handler)| (Arc::clone(task_type), Arc::clone(handler)))
+        let known = self.functions.get_key_value(task_type);
+        let known = known.map(|(task_type, handler)| (Arc::clone(task_type), Arc::clone(handler)));
+        known.or_else(|| {
+            let runner = self.late.iter().find(|runner| runner.handles(task_type))?.clone();
+            Some((task_type.into(), Arc::new(move |task| runner.clone().run(task).boxed()) as Handler))
+        })
     }
 
     fn command(&self, task_type: &str) -> Option<&Command> {
         self.commands.get(task_type).map(|command| &**command)
-    }
-}
-
-fn fits(pattern: &str, task_type: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(prefix) => task_type.starts_with(prefix),
-        None => task_type == pattern,
     }
 }
 
@@ -182,7 +187,11 @@ impl Pools {
     }
 
     pub(crate) fn infos(&self) -> Vec<HandlerInfo> {
-        let info = |(name, pool): &(String, Pool)| HandlerInfo { name: name.clone(), sla: pool.sla(), up: true };
+        let info = |(name, pool): &(String, Pool)| HandlerInfo {
+            name: name.clone(),
+            sla: pool.sla(),
+            up: !pool.is_given_up(),
+        };
         self.0.iter().map(info).collect()
     }
 

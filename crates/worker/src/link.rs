@@ -44,6 +44,21 @@ pub struct Stream {
     pub incoming: Streaming<v1::ServerMessage>,
 }
 
+impl Stream {
+    /// Says the last of it, and waits until the server has heard all. Returns what the server had sent before.
+    pub async fn finish(mut self, last: v1::WorkerMessage) -> Vec<v1::ServerMessage> {
+        if !last.events.is_empty() {
+            _ = self.outgoing.send(last);
+        }
+        drop(self.outgoing);
+        let mut late = Vec::new();
+        while let Ok(Some(message)) = self.incoming.message().await {
+            late.push(message);
+        }
+        late
+    }
+}
+
 /// Registers if need be: with a token that was not used yet, or when there is no session.
 pub async fn register(
     connect: &Connect,

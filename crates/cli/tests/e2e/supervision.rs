@@ -263,6 +263,53 @@ async fn a_persistent_failure_ends_in_worker_failed_permanent() {
     assert_eq!(outcomes(&job).last(), Some(&"succeeded"), "{job:?}");
 }
 
+/// What fails at its start is supervised like what fails later: the worker starts, and the other handlers work.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_fails_at_its_start_keeps_no_other_from_working() {
+    let cluster = Cluster::start().await;
+    let mut news = cluster.news().await;
+    let chatty = "import os, time\nos.write(1, b'hello, world')\ntime.sleep(1000)\n".to_owned();
+    let broken = program("model", "if not os.path.exists('mended'):\n    sys.exit('no model')\n");
+    let worker = cluster
+        .supervised(&[
+            ("chatty", "sla = 'best-effort'", chatty),
+            ("model", "sla = 'normal'", broken),
+            ("well", "", program("well", "")),
+        ])
+        .await;
+    let talks = news.expect("chatty", "worker_crashed").await;
+    assert!(talks.detail.contains("\"hello, world\"") && talks.detail.contains("standard output"), "{talks:?}");
+    news.expect("chatty", "worker_failed_permanent").await;
+    news.expect("model", "worker_crashed").await;
+    result(&cluster.run_task("well").await);
+    news.expect("model", "worker_crashed").await;
+    news.expect("model", "worker_failed_permanent").await;
+
+    let id = cluster.queue(task("model")).await;
+    let given_up = "its handler model was given up after 1 restart; 'hodei worker restart' tries it again";
+    until("it says why", || async {
+        cluster.hodei(&["job", "explain", &id]).await.ok().text().contains(given_up).then_some(())
+    })
+    .await;
+    cluster.home.write("mended", "");
+    cluster.restart(&worker, "model").await;
+    news.expect("model", "worker_restart_asked").await;
+    news.expect("model", "worker_replaced").await;
+    result(&cluster.ended(&id).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_signal_that_ends_a_process_is_known_through_its_shell() {
+    let cluster = Cluster::start().await;
+    cluster.home.write("shelled.py", program("shelled", ""));
+    let handler = "shelled=subprocess:python3 shelled.py; exit $?";
+    let _worker = cluster.worker("shelled", &["--handler", handler]).await;
+    let mut news = cluster.news().await;
+    signal(cluster.pid("shelled", 0).await, Signal::KILL);
+    let crashed = news.expect("shelled", "worker_crashed").await;
+    assert!(crashed.detail.contains("killed by signal 9"), "{crashed:?}");
+}
+
 /// A process that is stopped sends no heartbeats: three missed ones of its SLA are enough. Best-effort is never replaced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_process_hangs_after_three_heartbeats_and_best_effort_is_never_replaced() {

@@ -2,7 +2,7 @@
 
 use crate::{
     client::{lines, shell},
-    cluster::{Cluster, SHORT_LEASE},
+    cluster::{Cluster, Heard, SHORT_LEASE},
     fake::{self, FakeWorker, KEY, id_text, line_of, signed},
     process::{is_alive, numbers, until, until_true},
 };
@@ -226,6 +226,30 @@ async fn a_worker_that_is_told_to_end_finishes_first_and_gives_back_when_told_ag
 
     let job = cluster.reached(&id, JobState::Pending).await;
     assert_eq!((job.attempt, job.executions[0].outcome.as_str()), (0, "released"), "it counts as no run: {job:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_worker_that_is_told_to_end_is_gone_and_comes_back_until_a_person_is_rid_of_it() {
+    let cluster = Cluster::start().await;
+    let heard = Heard::of(&cluster, "worker").await;
+    let mut worker = cluster.worker("leaving", &["--slots", "1"]).await;
+    worker.daemon.signal(Signal::TERM);
+    assert!(worker.daemon.ended().await.success());
+    let told = heard.of_one(&worker.id, "worker.terminated").await;
+    let states = ["connecting", "ready", "draining", "terminating", "terminated"];
+    assert_eq!(told, states.map(|state| format!("worker.{state}")));
+    assert_eq!(cluster.hodei(&["worker", "list", "--json"]).await.ok().text().trim(), "[]");
+
+    // As when its machine starts again.
+    let mut again = cluster.restart_worker("leaving", &["--slots", "1"]).await;
+    cluster.connected(&worker.id).await;
+    let job = cluster.ended(&cluster.queue(shell("true")).await).await;
+    assert_eq!(job.executions[0].worker_id, worker.id, "{job:?}");
+    again.kill();
+    drain(&cluster, &worker.id).await;
+    let mut stranger = cluster.restart_worker("leaving", &["--slots", "1"]).await;
+    assert!(!stranger.ended().await.success(), "it has to register anew");
+    assert!(stranger.log().contains("refused this worker"), "{}", stranger.log());
 }
 
 fn refused(outcome: Result<impl std::fmt::Debug, Status>) {

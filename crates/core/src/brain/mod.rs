@@ -469,10 +469,9 @@ impl Brain {
                 self.answer(caller, answer);
             }
             Input::Pause { caller, worker } => {
-                let known = self.fleet.update(worker, |worker| worker.paused = true);
-                self.watch_worker(worker, "");
+                let answer = self.pause(worker);
                 if let Some(caller) = caller {
-                    self.answer(caller, known.map(|()| Answer::Done).ok_or(Refusal::NoSuchWorker(worker)));
+                    self.answer(caller, answer);
                 }
             }
             Input::Unregister { caller, worker } => {
@@ -500,6 +499,7 @@ impl Brain {
             self.expire_leases();
         }
         self.forget_old_tokens();
+        self.forget_departed();
         self.write_late_placements();
         self.fire_schedules();
         self.tell_dependents();
@@ -512,6 +512,7 @@ impl Brain {
         self.place();
         self.write_releases();
         self.provision();
+        self.see_off();
         self.tell_standing();
         self.write_histories();
         self.ask_for_more();

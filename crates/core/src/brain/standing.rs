@@ -14,7 +14,8 @@ pub(super) struct Standing {
 impl Standing {
     /// What was told of these was told by an earlier leader.
     pub fn of(fleet: &Fleet) -> Self {
-        let told = fleet.iter().map(|worker| (worker.record.id, worker.state())).collect();
+        let there = fleet.iter().filter(|worker| !worker.has_left());
+        let told = there.map(|worker| (worker.record.id, worker.standing())).collect();
         Self { told, watched: BTreeMap::new() }
     }
 }
@@ -28,10 +29,24 @@ impl Brain {
         }
     }
 
+    pub(super) fn watched_workers(&self) -> Vec<WorkerId> {
+        self.standing.watched.keys().copied().collect()
+    }
+
+    /// Tells it now: the worker may be gone before the turn ends, which looks at it again.
+    pub(super) fn tell_standing_of(&mut self, id: WorkerId, why: &str) {
+        if let Some(standing) = self.fleet.get(id).map(|worker| worker.standing()) {
+            self.tell_state(id, standing, why);
+            self.watch_worker(id, "");
+        }
+    }
+
     pub(super) fn tell_standing(&mut self) {
         for (id, why) in std::mem::take(&mut self.standing.watched) {
-            let state = self.fleet.get(id).map_or(WorkerState::Terminated, |worker| worker.state());
-            self.tell_state(id, state, &why);
+            let state = self.fleet.get(id).map_or(WorkerState::Terminated, |worker| worker.standing());
+            if state != WorkerState::Terminated || self.standing.told.contains_key(&id) {
+                self.tell_state(id, state, &why);
+            }
         }
     }
 

@@ -6,6 +6,9 @@ use crate::{
     worker::{Drain, WorkerInfo, WorkerState},
 };
 
+/// A worker that left by itself can come back with its session for this long.
+const DEPARTED_MEMORY: Millis = Millis::seconds(30 * 24 * 3600);
+
 impl Brain {
     pub(super) fn register(&mut self, request: Registration) -> Result<Answer, Refusal> {
         let token = self.tokens.get_mut(&request.token).ok_or(TokenRefused::Unknown)?;
@@ -24,6 +27,7 @@ impl Brain {
             registered_at: self.now,
             origin: self.fleet.get(id).and_then(|worker| worker.record.origin.clone()),
             drain: None,
+            leaving: None,
             history: self.fleet.get(id).map(|worker| worker.record.history.clone()).unwrap_or_default(),
         };
         match self.fleet.get(id).map(|worker| worker.connection) {
@@ -67,9 +71,10 @@ impl Brain {
             (worker.connection, worker.latest) = (Some(connection), Some(connection));
             worker.lease_until = worker.lease_until.max(lease_until);
             worker.connected_at = now;
-            (worker.paused, worker.lost) = (hello.leaving, false);
+            worker.lost = false;
             worker.record.incarnation = Some(hello.incarnation);
         });
+        self.set_leaving(id, hello.leaving);
         if reborn {
             self.dirty_workers.insert(id);
             self.reborn(id);
@@ -115,7 +120,52 @@ impl Brain {
                 worker.lease_until = Elapsed::default();
             }
         });
+        self.watch_worker(worker, "");
         self.note_disconnected(worker);
+    }
+
+    /// It finishes what it has and wants nothing more.
+    pub(super) fn pause(&mut self, id: WorkerId) -> Result<Answer, Refusal> {
+        self.set_leaving(id, true);
+        self.fleet.get(id).ok_or(Refusal::NoSuchWorker(id))?;
+        self.tell_standing_of(id, "");
+        Ok(Answer::Done)
+    }
+
+    fn set_leaving(&mut self, id: WorkerId, leaving: bool) {
+        let now = self.now;
+        let changed = self.fleet.update(id, |worker| {
+            let before = worker.record.leaving;
+            worker.record.leaving = leaving.then(|| before.unwrap_or(now));
+            worker.record.leaving != before
+        });
+        if changed == Some(true) {
+            self.dirty_workers.insert(id);
+        }
+    }
+
+    /// Of those whose state may have changed, some have left by themselves, and some were told to and are gone: of a worker
+    /// that nothing is bound to and nobody answers for, no more is to be awaited.
+    pub(super) fn see_off(&mut self) {
+        for id in self.watched_workers() {
+            let Some(worker) = self.fleet.get(id).filter(|worker| worker.record.origin.is_none()) else { continue };
+            if worker.has_left() {
+                self.recheck = true;
+                self.watch_worker(id, "left by itself");
+            } else if worker.record.phase == Phase::Draining && worker.is_deserted() {
+                self.remove_worker(id, "was drained");
+            }
+        }
+    }
+
+    /// Those that left long ago will not come back.
+    pub(super) fn forget_departed(&mut self) {
+        let long_ago = |worker: &&fleet::Worker| {
+            worker.record.leaving.is_some_and(|since| self.now >= since + DEPARTED_MEMORY) && worker.has_left()
+        };
+        for id in self.fleet.iter().filter(long_ago).map(|worker| worker.record.id).collect::<Vec<_>>() {
+            self.remove_worker(id, "");
+        }
     }
 
     fn tell_to_drain(&mut self, worker: WorkerId, connection: Connection) {
@@ -141,6 +191,7 @@ impl Brain {
             self.send_home(id, &order);
             return Ok(Answer::Done);
         }
+        let order = order.after(self.fleet.get(id).and_then(|worker| worker.record.drain.as_ref()));
         let reason = order.reason.clone();
         let connection = self.fleet.update(id, |worker| {
             worker.record.phase = Phase::Draining;
@@ -149,7 +200,7 @@ impl Brain {
         });
         let connection = connection.ok_or(Refusal::NoSuchWorker(id))?;
         self.dirty_workers.insert(id);
-        self.watch_worker(id, &reason);
+        self.tell_standing_of(id, &reason);
         self.note_draining(id);
         self.recheck = true;
         if let Some(connection) = connection {
@@ -215,6 +266,7 @@ impl Brain {
             self.close(id, connection);
             self.fleet.update(id, |worker| worker.lost = true);
             self.tell_state(id, WorkerState::Unhealthy, "was not heard of until its lease ran out");
+            self.watch_worker(id, "");
             self.provisioning.stir();
             for execution in held {
                 self.lose(execution, "its worker was not heard of until its lease ran out");

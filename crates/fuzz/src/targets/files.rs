@@ -191,6 +191,7 @@ fn worker(number: &mut dyn FnMut() -> u64) -> WorkerRecord {
         registered_at: time(number),
         origin: None,
         drain: None,
+        leaving: None,
         history: BTreeMap::new(),
     }
 }

@@ -31,13 +31,16 @@ impl Calls {
         found.ok_or_else(|| Problem::NotFound(format!("there is no worker {id}")))
     }
 
-    /// What still runs after `within_ms` is given back; no limit when it is zero.
+    /// What still runs after `within_ms` is given back; no limit when it is zero. A later order changes only what it names.
     pub async fn drain(&self, worker: WorkerId, reason: String, within_ms: i64) -> Result<(), Problem> {
         one_line("reason", &reason)?;
         let within = u64::try_from(within_ms).map_err(|_| Invalid::new("deadline_ms", "must not be negative"))?;
         let deadline = (within > 0).then(|| clock::now().wall + Millis(within));
+        let because = if reason.is_empty() { String::new() } else { format!(" because: {reason}") };
+        let by = deadline.map(|deadline| format!(" by {}", deadline.rfc3339())).unwrap_or_default();
+        let subject = format!("{worker}{by}{because}");
         let order = Drain { reason, deadline };
-        self.act(worker, 0, |caller| Input::Drain { caller, worker, order }).await?;
+        self.act(subject, 0, |caller| Input::Drain { caller, worker, order }).await?;
         Ok(())
     }
 

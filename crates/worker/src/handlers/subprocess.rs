@@ -83,7 +83,8 @@ pub(super) struct Pool {
 }
 
 impl Subprocess {
-    /// Starts those that are kept, and waits until each has said which types it handles.
+    /// Starts those that are kept, and waits until each has said which types it handles, or has failed. The types are unknown
+    /// if all have; supervision goes on with them.
     pub(super) async fn start(
         &self,
         name: &str,
@@ -91,15 +92,16 @@ impl Subprocess {
         slots: u32,
         outbox: mpsc::UnboundedSender<ExecutorEvent>,
         runtime: &Handle,
-    ) -> Result<(Pool, BTreeSet<String>), String> {
+    ) -> Result<(Pool, Option<BTreeSet<String>>), String> {
         let processes = self.processes.max(1);
         let concurrency = if self.concurrency > 0 { self.concurrency } else { slots.div_ceil(processes) };
         let warm = self.warm.min(processes) as usize;
         let limits = PoolLimits { capacity: processes as usize, warm, ttl: self.idle.duration() };
         let command = self.command(&executor.scratch());
         let command = command.map_err(|error| format!("its module cannot be written: {error}"))?;
+        let by_shell = matches!(self.program, Program::Line(_));
         let (closing, closed) = watch::channel(false);
-        let (crew, places) = Crew::new(name, command, self.sla, concurrency, limits, closed, outbox);
+        let (crew, places) = Crew::new(name, (command, by_shell), self.sla, concurrency, limits, closed, outbox);
         let (mut keepers, mut greetings) = (Vec::new(), Vec::new());
         for (place, orders) in (0..).zip(places) {
             // Without one that has said hello nobody knows what the handler is for.
@@ -112,13 +114,14 @@ impl Subprocess {
             keepers.push(runtime.spawn(keeper.run()));
         }
         let pool = Pool { crew, closing, keepers };
-        match all_greeted(greetings).await {
-            Ok(types) => Ok((pool, types)),
-            Err(problem) => {
+        for greeting in greetings {
+            if let Ok(Greeting::NoSuchCommand(problem)) = greeting.await {
                 pool.close().await;
-                Err(problem)
+                return Err(problem);
             }
         }
+        let types = pool.crew.types();
+        Ok((pool, types))
     }
 
     /// It has the worker's environment, but for what is the worker's own business.
@@ -139,14 +142,6 @@ impl Subprocess {
     }
 }
 
-async fn all_greeted(greetings: Vec<oneshot::Receiver<Greeting>>) -> Greeting {
-    let mut types = BTreeSet::new();
-    for greeting in greetings {
-        types = greeting.await.unwrap_or_else(|_| Err("it is gone".to_owned()))?;
-    }
-    Ok(types)
-}
-
 impl Pool {
     pub(super) fn runner(&self) -> Runner {
         Runner { crew: Arc::clone(&self.crew) }
@@ -154,6 +149,10 @@ impl Pool {
 
     pub(super) fn sla(&self) -> Sla {
         self.crew.sla
+    }
+
+    pub(super) fn is_given_up(&self) -> bool {
+        self.crew.is_given_up()
     }
 
     /// Starts its processes anew: what was given up is tried again, and what runs is replaced once it has finished what it
@@ -178,6 +177,10 @@ pub(super) struct Runner {
 }
 
 impl Runner {
+    pub(super) fn handles(&self, task_type: &str) -> bool {
+        self.crew.handles(task_type)
+    }
+
     pub(super) async fn run(self, task: Task) -> TaskResult<Done> {
         let id = task.execution_id().to_string();
         let (said, mut heard) = mpsc::channel(SAID);

@@ -13,7 +13,7 @@ use crate::{
     requirements::Requirements,
     template::Reuse,
     time::{Elapsed, Millis},
-    worker::{Capacity, Origin, Phase, WorkerRecord, WorkerState},
+    worker::{Capacity, Origin, Phase, WorkerRecord, WorkerState, fits},
 };
 use shelves::{Best, Shelf, Shelves, Spot};
 use std::{
@@ -44,8 +44,6 @@ pub(super) struct Worker {
     pub lease_until: Elapsed,
     /// The lease that a leader before us gave when it left. It holds until the worker has heard of ours.
     pub parked_until: Elapsed,
-    /// It wants no more work on this connection.
-    pub paused: bool,
     /// Its lease ran out and it has not come back since.
     pub lost: bool,
     pub held: BTreeSet<ExecutionId>,
@@ -75,7 +73,6 @@ impl Fleet {
             connected_at: Elapsed::default(),
             lease_until,
             parked_until: Elapsed::default(),
-            paused: false,
             lost: false,
             held: BTreeSet::new(),
             used: Capacity::default(),
@@ -196,8 +193,11 @@ impl Fleet {
     /// What becomes of such a job by what is there: who would take it, and what of each worker.
     pub fn consider(&self, needs: &Needs) -> (Option<WorkerId>, Vec<Considered>) {
         let (strategy, threshold) = (self.settings.strategy, self.settings.threshold);
-        let mut all: Vec<(&Worker, Result<Score, Dropped>)> =
-            self.workers.values().map(|worker| (worker, worker.fate(needs, threshold))).collect();
+        let mut all: Vec<(&Worker, Result<Score, Dropped>)> = self
+            .iter()
+            .filter(|worker| !worker.has_left())
+            .map(|worker| (worker, worker.fate(needs, threshold)))
+            .collect();
         // The best first, by the same order as picked by; of those that were dropped, the one that came furthest.
         all.sort_by_key(|(worker, fate)| {
             let order = match fate {
@@ -275,7 +275,7 @@ impl Fleet {
     }
 
     pub fn views(&self) -> Vec<WorkerView> {
-        self.workers.values().map(Worker::view).collect()
+        self.iter().filter(|worker| !worker.has_left()).map(Worker::view).collect()
     }
 }
 
@@ -319,7 +319,23 @@ fn pick_from(
 impl Worker {
     /// Whether it takes jobs, as far as it has room for them.
     pub fn is_open(&self) -> bool {
-        self.connection.is_some() && self.record.phase == Phase::Active && !self.paused && !self.is_used_up()
+        self.connection.is_some() && self.record.phase == Phase::Active && !self.is_leaving() && !self.is_used_up()
+    }
+
+    /// It wants no more work on this connection.
+    pub fn is_leaving(&self) -> bool {
+        self.record.leaving.is_some()
+    }
+
+    /// Nobody is there, and nothing is bound to it.
+    pub fn is_deserted(&self) -> bool {
+        self.connection.is_none() && self.held.is_empty()
+    }
+
+    /// It said that it leaves, and did. Of one that a provider made, the provider has the last word.
+    pub fn has_left(&self) -> bool {
+        let left = self.record.phase == Phase::Active && self.is_leaving() && self.record.origin.is_none();
+        left && self.is_deserted()
     }
 
     /// It was made for one job and has had it.
@@ -330,7 +346,7 @@ impl Worker {
 
     /// Whether anything depends on its being heard of.
     fn has_lease(&self) -> bool {
-        !self.lost && self.record.session.is_some()
+        !self.lost && self.record.session.is_some() && !self.has_left()
     }
 
     /// What is free, of one that a job can be sent to now.
@@ -356,7 +372,8 @@ impl Worker {
         }
         let traits = Traits::of(&self.record);
         if let Some(filter) = traits.unmet(needs) {
-            return dropped(filter, traits.why_not(filter, needs));
+            let given_up = needs.task_type.filter(|_| filter == Filter::TaskType).and_then(|it| self.why_given_up(it));
+            return dropped(filter, given_up.unwrap_or_else(|| traits.why_not(filter, needs)));
         }
         if let Some(dropped) = too_much(needs.requirements, &self.record.info.capacity, &self.free()) {
             return Err(dropped);
@@ -367,6 +384,15 @@ impl Worker {
             return dropped(Filter::Threshold, why);
         }
         Ok(score)
+    }
+
+    /// It had a handler for such tasks, which failed too often.
+    fn why_given_up(&self, task_type: &str) -> Option<String> {
+        let mut given_up = self.record.info.handlers.iter().filter(|handler| !handler.up);
+        let handler = given_up.find(|handler| fits(&handler.name, task_type))?;
+        let (name, restarts) = (&handler.name, handler.sla.restarts());
+        let times = if restarts == 1 { "restart" } else { "restarts" };
+        Some(format!("its handler {name} was given up after {restarts} {times}; 'hodei worker restart' tries it again"))
     }
 
     fn why_not_open(&self) -> &'static str {
@@ -392,7 +418,7 @@ impl Worker {
     /// Whether it is to stay, and has room for such a job when it has nothing else to do.
     fn is_large_enough(&self, needs: &Needs) -> bool {
         let stays = matches!(self.record.phase, Phase::Creating | Phase::Connecting | Phase::Active);
-        stays && self.could_fit(needs.requirements)
+        stays && !self.has_left() && self.could_fit(needs.requirements)
     }
 
     /// Whether it has room for this when it has nothing else to do.
@@ -413,6 +439,17 @@ impl Worker {
     }
 
     pub fn state(&self) -> WorkerState {
+        match self.standing() {
+            WorkerState::Ready | WorkerState::Busy if self.latest.is_none() => WorkerState::Connecting,
+            standing => standing,
+        }
+    }
+
+    /// The same, if it is taken for granted that those whom an earlier leader knew are still there.
+    pub fn standing(&self) -> WorkerState {
+        if self.has_left() {
+            return WorkerState::Terminated;
+        }
         match (self.record.phase, self.connection) {
             (Phase::Terminated, _) => WorkerState::Terminated,
             // One that never came does not leave.
@@ -424,7 +461,7 @@ impl Worker {
             (Phase::Draining, _) => WorkerState::Draining,
             // A stream that breaks is opened again: until its lease is over it counts as there.
             (Phase::Active, None) if self.record.incarnation.is_none() => WorkerState::Connecting,
-            (Phase::Active, _) if self.paused => WorkerState::Draining,
+            (Phase::Active, _) if self.is_leaving() => WorkerState::Draining,
             (Phase::Active, _) if self.free().slots == 0 => WorkerState::Busy,
             (Phase::Active, _) => WorkerState::Ready,
         }

@@ -54,6 +54,8 @@ impl Provisioning {
                 None => able.push(provider),
             }
         }
+        let missing = template.providers.iter().filter(|name| !name.is_empty() && !self.providers.contains_key(*name));
+        whys.extend(missing.map(|name| format!("there is no provider {name}, which {} names", template.name)));
         let wished = able.iter().find(|provider| Some(&*provider.record.name) == wish);
         let best = wished.copied().or_else(|| self.best_of(&able));
         let none = || if whys.is_empty() { "no provider can make such a worker".to_owned() } else { whys.join("; ") };

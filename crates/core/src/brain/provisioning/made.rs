@@ -116,6 +116,7 @@ impl Brain {
             registered_at: self.now,
             origin: Some(Box::new(origin)),
             drain: None,
+            leaving: None,
             history: BTreeMap::new(),
         };
         self.fleet.add(record, self.elapsed + self.config.lease);
@@ -225,7 +226,7 @@ impl Brain {
         let Some(origin) = &worker.record.origin else { return };
         let is_free = worker.held.is_empty();
         let old = made.template.max_lifetime.is_some_and(|life| self.now >= origin.asked_at + life);
-        let left = worker.paused && worker.connection.is_none();
+        let left = worker.is_leaving() && worker.connection.is_none();
         if worker.lost {
             self.worker_failed(id, Cause::Exited, "was not heard of until its lease ran out", Exit::default());
         } else if is_free && origin.used && made.template.reuse == Reuse::Never {
@@ -235,7 +236,7 @@ impl Brain {
         } else if old {
             let reason = "has lived its time".to_owned();
             self.send_home(id, &Drain { reason, deadline: None });
-        } else if is_free && worker.connection.is_some() && !worker.paused {
+        } else if is_free && worker.connection.is_some() && !worker.is_leaving() {
             self.rest(id);
         }
     }
@@ -479,7 +480,7 @@ impl Brain {
 
     fn exited(&mut self, id: WorkerId, exit: Exit) {
         let draining = self.provisioning.made.get(&id).is_some_and(|made| made.phase == Phase::Draining);
-        let left = self.fleet.get(id).is_some_and(|worker| worker.held.is_empty() && (worker.paused || draining));
+        let left = self.fleet.get(id).is_some_and(|worker| worker.held.is_empty() && (worker.is_leaving() || draining));
         let cause = if exit.out_of_memory { Cause::OutOfMemory } else { Cause::Exited };
         let why = match (exit.out_of_memory, exit.code, exit.signal) {
             (true, ..) => "was killed at its memory limit".to_owned(),

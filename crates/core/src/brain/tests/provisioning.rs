@@ -498,3 +498,11 @@ fn one_that_is_faster_than_the_word_of_its_provider_is_looked_after_all_the_same
     rig.succeed(job);
     assert_eq!(rig.destroys(), [(worker, false)], "did its one job");
 }
+
+#[test]
+fn who_waits_for_a_pool_whose_provider_is_not_there_hears_its_name() {
+    let mut rig = Rig::with_provider(1);
+    rig.put_template(WorkerTemplate { providers: vec!["nope".into()], ..template("small") });
+    let job = rig.enqueue(spec());
+    assert!(rig.reason(job).contains("there is no provider nope, which small names"), "{}", rig.reason(job));
+}

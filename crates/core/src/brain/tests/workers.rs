@@ -87,6 +87,130 @@ fn a_paused_worker_takes_work_again_on_its_next_connection_unless_it_is_leaving(
     assert_eq!(rig.state(job), StateKind::Scheduled);
 }
 
+/// The states of workers that a turn tells of, after this.
+fn told(rig: &mut Rig, input: Input) -> Vec<WorkerState> {
+    rig.server.input(input);
+    let (batch, _) = rig.server.turn(false);
+    let state = |change: &Change| if let Change::Worker { state, .. } = change { Some(*state) } else { None };
+    let told = batch.changes.iter().filter_map(state).collect();
+    rig.settle();
+    told
+}
+
+#[test]
+fn a_worker_that_leaves_by_itself_is_gone_at_once_and_may_come_back_with_its_session() {
+    for restart in [false, true] {
+        let mut rig = Rig::new();
+        let worker = rig.worker(1, slots(1));
+        rig.server.input(Input::Pause { caller: None, worker });
+        let gone = told(&mut rig, Input::Disconnect { worker, connection: Connection(1) });
+        assert_eq!(gone, [WorkerState::Draining, WorkerState::Terminating, WorkerState::Terminated]);
+        assert_eq!(rig.server.brain.workers(), []);
+        if restart {
+            rig.server.restart();
+            rig.settle();
+            assert_eq!(rig.server.brain.workers(), []);
+        }
+        for _ in 0..70 {
+            rig.pass(Millis::seconds(1));
+        }
+        assert_eq!(rig.server.brain.workers(), [], "and nobody misses it");
+        rig.connect(worker, incarnation(2), &[]);
+        assert_eq!(rig.view(worker).state, WorkerState::Ready);
+        let job = rig.enqueue(spec());
+        assert_eq!(rig.state(job), StateKind::Scheduled, "restart: {restart}");
+    }
+}
+
+#[test]
+fn a_worker_that_left_long_ago_is_forgotten() {
+    let mut rig = Rig::new();
+    let worker = rig.worker(1, slots(1));
+    rig.tell(Input::Pause { caller: None, worker });
+    rig.disconnect(worker);
+    rig.pass(Millis::seconds(29 * 24 * 3600));
+    assert_eq!(rig.server.store.workers.len(), 1);
+    rig.pass(Millis::seconds(24 * 3600));
+    assert_eq!(rig.server.store.workers.len(), 0);
+    let connection = rig.connect(worker, incarnation(1), &[]);
+    assert!(rig.news().contains(&Effect::Close { worker, connection }));
+}
+
+#[test]
+fn a_leaving_worker_is_gone_when_what_it_holds_has_ended() {
+    for restart in [false, true] {
+        let mut rig = Rig::new();
+        let worker = rig.worker(1, slots(1));
+        let job = rig.enqueue(spec());
+        rig.start(job);
+        rig.tell(Input::Pause { caller: None, worker });
+        rig.disconnect(worker);
+        if restart {
+            rig.server.restart();
+            rig.settle();
+        }
+        assert_eq!(rig.view(worker).state, WorkerState::Draining, "its lease is good");
+        for _ in 0..70 {
+            rig.pass(Millis::seconds(1));
+        }
+        assert_eq!(rig.job(job).losses, 1);
+        assert_eq!(rig.server.brain.workers(), [], "restart: {restart}");
+    }
+}
+
+#[test]
+fn a_worker_that_an_earlier_leader_knew_is_not_ready_before_it_connects() {
+    let mut rig = Rig::new();
+    let worker = rig.worker(1, slots(1));
+    rig.server.restart();
+    rig.settle();
+    assert_eq!(rig.view(worker).state, WorkerState::Connecting);
+    let hello = Hello { incarnation: incarnation(1), info: None, held: vec![], ended: vec![], leaving: false };
+    let back = told(&mut rig, Input::Connect { worker, connection: Connection(9), hello });
+    assert_eq!((back, rig.view(worker).state), (vec![], WorkerState::Ready), "as was told before");
+}
+
+#[test]
+fn a_drain_ends_a_worker_that_is_not_there() {
+    let mut rig = Rig::new();
+    let (idle, busy) = (rig.worker(1, slots(1)), rig.worker(2, slots(1)));
+    let job = rig.enqueue(spec());
+    rig.start(job);
+    let (idle, busy) =
+        if rig.job(job).state.run().is_some_and(|run| run.worker == idle) { (busy, idle) } else { (idle, busy) };
+    rig.disconnect(idle);
+    rig.disconnect(busy);
+    let drain = |worker| Input::Drain { caller: Caller(0), worker, order: Drain::default() };
+    let states = [WorkerState::Draining, WorkerState::Terminating, WorkerState::Terminated];
+    assert_eq!(told(&mut rig, drain(idle)), states);
+    assert_eq!(told(&mut rig, drain(busy)), [WorkerState::Draining], "what it runs may go on until its lease is over");
+    for _ in 0..70 {
+        rig.pass(Millis::seconds(1));
+    }
+    assert_eq!(rig.server.brain.workers(), []);
+    assert_eq!(rig.server.store.workers.len(), 0);
+    let connection = rig.connect(idle, incarnation(1), &[]);
+    assert!(rig.news().contains(&Effect::Close { worker: idle, connection }), "a stranger is shown the door");
+}
+
+#[test]
+fn a_later_drain_changes_only_what_it_names() {
+    let mut rig = Rig::new();
+    let worker = rig.worker(1, slots(1));
+    let job = rig.enqueue(spec());
+    rig.start(job);
+    let at = |seconds: i64| Some(Time(1_000_000_000_000 + seconds));
+    let drained = |rig: &mut Rig, reason: &str, deadline| {
+        let order = Drain { reason: reason.into(), deadline };
+        rig.ask(|caller| Input::Drain { caller, worker, order }).expect("drained");
+        rig.view(worker).record.drain.map(|order| (order.reason, order.deadline))
+    };
+    assert_eq!(drained(&mut rig, "a new disk", at(5)), Some(("a new disk".into(), at(5))));
+    assert_eq!(drained(&mut rig, "", None), Some(("a new disk".into(), at(5))));
+    assert_eq!(drained(&mut rig, "", at(9)), Some(("a new disk".into(), at(9))));
+    assert_eq!(drained(&mut rig, "a new floor", None), Some(("a new floor".into(), at(9))));
+}
+
 #[test]
 fn an_unregistered_worker_gives_its_jobs_back_uncounted() {
     let mut rig = Rig::new();
@@ -326,6 +450,11 @@ fn what_a_worker_no_longer_offers_waits_until_it_does_again() {
     assert_eq!((rig.state(first), rig.job(first).attempt), (StateKind::Pending, 0));
     let why = rig.server.brain.waiting_reason(&rig.job(first));
     assert_eq!(why, "no connected worker handles tasks of type report.daily");
+    let Err(dropped) = rig.server.brain.decide(&report()).workers.remove(0).fate else { panic!("it is not offered") };
+    assert_eq!(
+        dropped.why,
+        "its handler report.* was given up after 2 restarts; 'hodei worker restart' tries it again"
+    );
     rig.server.restart();
     rig.connect(worker, incarnation(1), &[]);
     assert_eq!(rig.state(first), StateKind::Pending, "what it offers is stored");

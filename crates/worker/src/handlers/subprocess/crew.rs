@@ -7,9 +7,9 @@
 use super::{Request, Said};
 use crate::{
     executor::{ExecutorEvent, ServiceCommand, wall},
-    handlers::{TaskError, fits},
+    handlers::TaskError,
 };
-use hodei_core::{journal::Supervision, state::Failure};
+use hodei_core::{journal::Supervision, state::Failure, worker::fits};
 use hodei_supervise::{Ask, Cause, Crash, Event, PoolLimits, Request as Wish, Sla, Supervisor, Swarm, Verdict};
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -31,6 +31,8 @@ pub(super) struct Crew {
     /// The type, or pattern of types, that the handler is there for.
     pub name: String,
     pub command: ServiceCommand,
+    /// The command is a line that a shell runs.
+    pub by_shell: bool,
     pub sla: Sla,
     /// The most tasks that one process has at one time.
     pub concurrency: u32,
@@ -50,8 +52,8 @@ struct State {
     waiting: VecDeque<Request>,
     /// What all of its processes handle, once the first has said it.
     types: Option<BTreeSet<String>>,
-    /// Whether the worker offers these types. It does not while nobody could run them.
-    offered: bool,
+    /// Whether the worker offers these types: not while nobody could run them. Unknown as long as the types are.
+    offered: Option<bool>,
 }
 
 /// A place as others see it.
@@ -88,7 +90,7 @@ pub(super) enum Complaint {
 impl Crew {
     pub(super) fn new(
         name: &str,
-        command: ServiceCommand,
+        (command, by_shell): (ServiceCommand, bool),
         sla: Sla,
         concurrency: u32,
         limits: PoolLimits,
@@ -107,11 +109,11 @@ impl Crew {
             seats,
             waiting: VecDeque::new(),
             types: None,
-            offered: true,
+            offered: Some(true),
         };
         let name = name.to_owned();
         let (origin, state) = (Instant::now(), Mutex::new(state));
-        (Arc::new(Self { name, command, sla, concurrency, closing, outbox, origin, state }), orders)
+        (Arc::new(Self { name, command, by_shell, sla, concurrency, closing, outbox, origin, state }), orders)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -281,6 +283,24 @@ impl Crew {
         }
     }
 
+    /// What its processes handle. Until one of them has said it, nothing of it is offered.
+    pub(super) fn types(&self) -> Option<BTreeSet<String>> {
+        let mut state = self.state();
+        if state.types.is_none() && !state.is_given_up() {
+            state.offered = None;
+        }
+        state.types.clone()
+    }
+
+    pub(super) fn handles(&self, task_type: &str) -> bool {
+        let state = self.state();
+        fits(&self.name, task_type) && state.types.as_ref().is_some_and(|types| types.contains(task_type))
+    }
+
+    pub(super) fn is_given_up(&self) -> bool {
+        self.state().is_given_up()
+    }
+
     /// A person wants it to be tried again.
     pub(super) fn ask(&self) {
         let (now, mut state) = (self.now(), self.state());
@@ -300,8 +320,7 @@ impl Crew {
     // ---- word to the server -------------------------------------------------------------------------------------
 
     fn offer(&self, state: &mut State, offered: bool) {
-        if state.offered != offered {
-            state.offered = offered;
+        if state.offered.replace(offered) != Some(offered) {
             let types = state.types.iter().flatten().filter(|task_type| fits(&self.name, task_type));
             let (name, types) = (self.name.clone(), types.cloned().collect());
             _ = self.outbox.send(ExecutorEvent::Handler { name, types, up: offered });

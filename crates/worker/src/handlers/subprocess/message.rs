@@ -116,6 +116,17 @@ pub(super) fn frame(message: &ToProcess<'_>) -> Result<Vec<u8>, String> {
     Ok(frame)
 }
 
+/// No frame is so long that its length looks like text.
+fn is_text(byte: u8) -> bool {
+    matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~')
+}
+
+fn text_instead(sent: &[u8]) -> String {
+    const SHOWN: usize = 60;
+    let text = String::from_utf8_lossy(&sent[..sent.len().min(SHOWN)]).into_owned();
+    format!("text instead of a frame: {text:?}. Its standard output belongs to the protocol: print to standard error")
+}
+
 /// What has come of frames that are not whole yet.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
@@ -129,6 +140,9 @@ impl Frames {
     pub(super) fn next(&mut self) -> Result<Option<FromProcess>, String> {
         let rest = &self.buffer[self.read..];
         let Some((length, rest)) = rest.split_first_chunk::<LENGTH>() else { return Ok(self.wait()) };
+        if length.iter().all(|byte| is_text(*byte)) {
+            return Err(text_instead(&self.buffer[self.read..]));
+        }
         let length = u32::from_be_bytes(*length) as usize;
         if length > MAX_FRAME {
             return Err(format!("a frame of {length} bytes; at most {MAX_FRAME} are allowed"));
@@ -189,6 +203,9 @@ mod tests {
     fn bad_frames_are_told_apart() {
         let problem = |bytes: Vec<u8>| Frames { buffer: bytes, read: 0 }.next().expect_err("must be refused");
         assert!(problem(vec![0xff; 8]).contains("a frame of"));
+        let told = problem(b"hello, world\n".to_vec());
+        assert!(told.contains("\"hello, world\\n\"") && told.contains("standard output"), "{told}");
+        assert!(u32::from_be_bytes([b'\t'; LENGTH]) as usize > MAX_FRAME, "no frame looks like text");
         assert!(problem(b"\0\0\0\x05hello".to_vec()).contains("means nothing"));
         assert!(problem(bytes(&json!({ "type": "nonsense" }))).contains("nonsense"));
         assert!(problem(bytes(&json!({ "type": "done", "id": "x", "reslut": 1 }))).contains("reslut"));

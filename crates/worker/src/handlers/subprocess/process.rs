@@ -36,8 +36,19 @@ const PARTING: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(200);
 const READ: usize = 64 << 10;
 
-/// What became of the first start.
-pub(super) type Greeting = Result<BTreeSet<String>, String>;
+/// What became of the first start: it said hello, it failed and is supervised like any other, or, if that is why, there is no
+/// such command.
+pub(super) enum Greeting {
+    Hello,
+    Failed,
+    NoSuchCommand(String),
+}
+
+/// What a shell says of a command that it cannot find, or cannot run.
+const NO_COMMAND: [i32; 2] = [126, 127];
+/// A shell tells of the signal that ended its command by an exit code above this one.
+const BY_SIGNAL: i32 = 128;
+const LAST_SIGNAL: i32 = 64;
 
 pub(super) struct Keeper {
     pub crew: Arc<Crew>,
@@ -97,10 +108,28 @@ impl Keeper {
 
     fn failed(&mut self, cause: Cause, failure: Failure, lived: Duration) -> Next {
         if let Some(first) = self.first.take() {
-            _ = first.send(Err(told(&failure)));
+            _ = first.send(self.first_failure(&failure));
         }
         let restart = self.crew.crashed(self.place, cause, &failure, lived);
         restart.map_or(Next::WhenAsked, Next::At)
+    }
+
+    fn first_failure(&self, failure: &Failure) -> Greeting {
+        let not_found = matches!(failure.kind, FailureKind::NotStarted | FailureKind::NotFound);
+        let by_shell = self.crew.by_shell && failure.exit_code.is_some_and(|code| NO_COMMAND.contains(&code));
+        if not_found || by_shell { Greeting::NoSuchCommand(told(failure)) } else { Greeting::Failed }
+    }
+
+    /// As its parent saw it: the shell in between turns a signal into an exit code.
+    fn seen_through_shell(&self, failure: Failure) -> Failure {
+        let signal = failure.exit_code.map(|code| code - BY_SIGNAL).filter(|signal| (1..=LAST_SIGNAL).contains(signal));
+        match signal.filter(|_| self.crew.by_shell) {
+            Some(signal) => {
+                let message = format!("killed by signal {signal}");
+                Failure { message, exit_code: None, signal: Some(signal), ..failure }
+            }
+            None => failure,
+        }
     }
 
     /// Waits until a process is to be started; false when the worker ends.
@@ -158,7 +187,7 @@ impl Keeper {
                     FailureKind::NotStarted | FailureKind::NotFound => Cause::NotStarted,
                     _ => Cause::Exited,
                 };
-                parted(cause, talk.bury(failure).await)
+                parted(cause, talk.bury(self.seen_through_shell(failure)).await)
             }
             Stop::Kill(cause, problem) => {
                 let failure = self.kill(problem).await;
@@ -200,7 +229,7 @@ impl Keeper {
             return Stop::Kill(Cause::Misbehaved, problem);
         }
         if let Some(first) = self.first.take() {
-            _ = first.send(Ok(types));
+            _ = first.send(Greeting::Hello);
         }
         self.serve(talk).await
     }
