@@ -21,6 +21,7 @@ use rustix::system::uname;
 use std::{
     io::{self, Write},
     path::{Path, PathBuf},
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -108,20 +109,24 @@ pub async fn up(common: &Common, config: &Config, args: UpArgs) -> Result<u8> {
         hand_out_token(&server);
     }
     let idle_exit = args.background.then_some(config.background.idle_exit.duration());
-    let failure = server.failure();
-    let server = tokio::select! {
-        () = asked_to_stop() => server,
-        error = failure => return Err(error.into()),
-        ended = &mut worker => return Err(worker_ended(ended)),
-        () = idle(&server, idle_exit) => match server.stop_if_idle().await {
-            Ok(()) => {
-                wish.send_replace(Wish::GiveBack);
-                _ = worker.await;
-                return Ok(exit::OK);
-            }
-            Err(server) => server,
-        },
-    };
+    let mut failure = pin!(server.failure());
+    let mut asked = pin!(asked_to_stop());
+    loop {
+        tokio::select! {
+            () = &mut asked => break,
+            error = &mut failure => return Err(error.into()),
+            ended = &mut worker => return Err(worker_ended(ended)),
+            () = idle(&server, idle_exit) => match server.stop_if_idle().await {
+                Ok(()) => {
+                    wish.send_replace(Wish::GiveBack);
+                    _ = worker.await;
+                    return Ok(exit::OK);
+                }
+                // Somebody came at the last moment.
+                Err(busy) => server = busy,
+            },
+        }
+    }
     tracing::info!("stopping; what runs is given back to the queue");
     wish.send_replace(Wish::GiveBack);
     tokio::select! {

@@ -5,7 +5,7 @@ use crate::{
     client::{Client, explain},
     exit, output,
 };
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use hodei_api::v1;
 use hodei_core::{id::WorkerId, time::Millis};
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ pub async fn run(client: &mut Client, command: TokenCommand, json: bool) -> Resu
 
 async fn create_worker(client: &mut Client, id: Option<WorkerId>, ttl: Option<Millis>, json: bool) -> Result<u8> {
     let worker_id = id.map(|id| id.to_string()).unwrap_or_default();
-    let request = v1::CreateWorkerTokenRequest { worker_id, ttl_ms: ms(ttl) };
+    let request = v1::CreateWorkerTokenRequest { worker_id, ttl_ms: ttl_ms(ttl)? };
     let token = client.admin().create_worker_token(request).await.map_err(|status| explain(&status))?.into_inner();
     let expires = output::timestamp(token.expires_at_ms);
     if json {
@@ -42,7 +42,7 @@ async fn create_api(client: &mut Client, role: RoleArg, name: String, ttl: Optio
         RoleArg::Submitter => v1::Role::Submitter,
         RoleArg::Viewer => v1::Role::Viewer,
     };
-    let request = v1::CreateApiTokenRequest { name, role: role.into(), ttl_ms: ms(ttl) };
+    let request = v1::CreateApiTokenRequest { name, role: role.into(), ttl_ms: ttl_ms(ttl)? };
     let made = client.access().create_api_token(request).await.map_err(|status| explain(&status))?.into_inner();
     let info = made.info.unwrap_or_default();
     if json {
@@ -61,8 +61,10 @@ async fn create_api(client: &mut Client, role: RoleArg, name: String, ttl: Optio
     Ok(exit::OK)
 }
 
-fn ms(length: Option<Millis>) -> i64 {
-    length.map_or(0, |length| i64::try_from(length.0).unwrap_or(i64::MAX))
+/// On the wire nothing means the usual: that is not what somebody wants who writes zero.
+fn ttl_ms(ttl: Option<Millis>) -> Result<i64> {
+    ensure!(ttl != Some(Millis(0)), "--ttl: a token must live for a while; leave it out for the usual time");
+    Ok(ttl.map_or(0, |length| i64::try_from(length.0).unwrap_or(i64::MAX)))
 }
 
 const COLUMNS: [output::Column; 6] =
