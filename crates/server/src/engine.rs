@@ -127,9 +127,12 @@ struct Waiting {
 
 /// A wish to end the loop, answered with whether it was granted.
 struct Stop {
-    only_if_idle: bool,
+    /// Only if no job is left to run, and this holds.
+    only_if: Option<Condition>,
     granted: oneshot::Sender<bool>,
 }
+
+pub type Condition = Box<dyn Fn() -> bool + Send>;
 
 #[derive(Debug, Error)]
 pub enum CallError {
@@ -305,11 +308,11 @@ impl Engine {
         sessions.get(&worker) == Some(&session)
     }
 
-    /// Commits what is decided, parks the leases and ends the loop; with `only_if_idle` only if no job is left to run.
-    /// Commands that come later are refused.
-    pub async fn stop(&self, only_if_idle: bool) -> bool {
+    /// Commits what is decided, parks the leases and ends the loop; with a condition only if no job is left to run
+    /// and it holds then. Commands that come later are refused.
+    pub async fn stop(&self, only_if: Option<Condition>) -> bool {
         let (granted, answer) = oneshot::channel();
-        match self.inbox.send(Message::Stop(Stop { only_if_idle, granted })) {
+        match self.inbox.send(Message::Stop(Stop { only_if, granted })) {
             Ok(()) => answer.await.unwrap_or(true),
             Err(_) => true,
         }
@@ -473,7 +476,9 @@ impl Loop {
             Message::Input(input) => self.apply_or_defer(input),
             Message::Logs { worker, connection, chunk } => self.take_logs(worker, connection, chunk, acks),
             Message::Ask(question) => question(&self.brain),
-            Message::Stop(wish) if wish.only_if_idle && self.brain.has_work() => _ = wish.granted.send(false),
+            Message::Stop(Stop { only_if: Some(holds), granted }) if self.brain.has_work() || !holds() => {
+                _ = granted.send(false);
+            }
             Message::Stop(wish) => *stop = Some(wish),
         }
     }

@@ -210,9 +210,12 @@ impl Server {
         owed.map_or(true, |owed| owed.is_some()) || self.engine.ask(Brain::has_work).await.unwrap_or(true)
     }
 
-    /// Ends the server if it has no work left; otherwise it goes on as if nothing had been asked.
-    pub async fn stop_if_idle(self) -> Result<(), Self> {
-        if self.engine.stop(true).await {
+    /// Ends the server if it has no work left and nobody has asked anything since so many were served; otherwise it goes
+    /// on. Whoever got an answer before can ask the next thing, too.
+    pub async fn stop_if_idle(self, served: u64) -> Result<(), Self> {
+        let counter = Arc::clone(&self.served);
+        let nobody_came = Box::new(move || counter.load(Ordering::Relaxed) == served);
+        if self.engine.stop(Some(nobody_came)).await {
             self.close_doors().await;
             return Ok(());
         }
@@ -233,7 +236,7 @@ impl Server {
     /// Commits what is decided, tells the workers to go on alone, and closes every door. Running jobs go on.
     pub async fn stop(self) {
         maintenance::write_refusals(&self.engine);
-        self.engine.stop(false).await;
+        self.engine.stop(None).await;
         self.close_doors().await;
     }
 

@@ -75,6 +75,12 @@ pub enum Wish {
     GiveBack,
 }
 
+async fn told_to_leave(wishes: &mut watch::Receiver<Wish>) {
+    if wishes.wait_for(|wish| !matches!(wish, Wish::Work)).await.is_err() {
+        std::future::pending().await
+    }
+}
+
 /// What the signals of this process wish for: the first lets jobs finish, the second gives them back.
 pub fn wishes_of_signals() -> watch::Receiver<Wish> {
     let (wish, wishes) = watch::channel(Wish::Work);
@@ -135,7 +141,7 @@ pub async fn run(options: AgentOptions, wishes: watch::Receiver<Wish>) -> Result
 
 async fn live(
     mut options: AgentOptions,
-    wishes: watch::Receiver<Wish>,
+    mut wishes: watch::Receiver<Wish>,
     for_handlers: Handle,
 ) -> Result<(), AgentError> {
     let tasks_only = options.processes.is_none();
@@ -144,7 +150,10 @@ async fn live(
     let in_folder = |error| AgentError::Folder { folder: options.folder.clone(), error };
     let mut identity = Identity::load(&options.folder).map_err(in_folder)?;
     let token = options.token.as_deref();
-    link::register(&options.connect, &mut identity, token, options.worker, &options.info).await?;
+    tokio::select! {
+        registered = link::register(&options.connect, &mut identity, token, options.worker, &options.info) => registered?,
+        () = told_to_leave(&mut wishes) => return Ok(()),
+    }
     let (Some(worker), Some(session)) = (identity.worker, identity.session.clone()) else {
         return Err(LinkError::NoToken.into());
     };
@@ -277,6 +286,10 @@ impl Agent {
             }
             self.act();
             self.send();
+            // Nobody to give it back to: what is spooled is delivered in the next life.
+            if self.giving_back && self.stream.is_none() && self.state.runs_nothing() {
+                self.ending.get_or_insert(false);
+            }
             if let Some(for_good) = self.ending.take()
                 && self.leave(for_good).await?
             {
@@ -490,10 +503,6 @@ impl Agent {
             Wish::GiveBack => {
                 self.giving_back = true;
                 self.state.release();
-                // Nobody to give it back to: what is spooled is delivered in the next life.
-                if self.stream.is_none() && self.state.runs_nothing() {
-                    self.ending = Some(false);
-                }
             }
         }
     }

@@ -116,7 +116,7 @@ pub async fn up(common: &Common, config: &Config, args: UpArgs) -> Result<u8> {
             () = &mut asked => break,
             error = &mut failure => return Err(error.into()),
             ended = &mut worker => return Err(worker_ended(ended)),
-            () = idle(&server, idle_exit) => match server.stop_if_idle().await {
+            served = idle(&server, idle_exit) => match server.stop_if_idle(served).await {
                 Ok(()) => {
                     wish.send_replace(Wish::GiveBack);
                     _ = worker.await;
@@ -326,16 +326,17 @@ async fn asked_to_stop() {
     tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
 }
 
-/// Resolves when nobody has asked anything for a while and nothing is left to do.
-async fn idle(server: &Server, limit: Option<Duration>) {
+/// Resolves when nobody has asked anything for a while and nothing is left to do, with how many were served until then.
+async fn idle(server: &Server, limit: Option<Duration>) -> u64 {
     let Some(limit) = limit else { return std::future::pending().await };
     let mut last = (server.served(), Instant::now());
     loop {
         tokio::time::sleep(IDLE_CHECK.min(limit)).await;
-        if server.served() != last.0 || server.has_work().await {
-            last = (server.served(), Instant::now());
+        let served = server.served();
+        if served != last.0 || server.has_work().await {
+            last = (served, Instant::now());
         } else if last.1.elapsed() >= limit {
-            return;
+            return served;
         }
     }
 }
