@@ -357,14 +357,13 @@ def pid(job):
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mistakes_in_handlers_are_told_before_work_is_taken() {
     let cluster = Cluster::start().await;
-    cluster.home.write("broken.py", "import nothing_of_this_name\n");
     let unknown = cluster.home.write("unknown.toml", "[[handler]]\ntype = 'a'\ncomand = 'x'\n");
     let unknown = unknown.to_str().expect("UTF-8").to_owned();
     for (flags, part) in [
         (vec!["--handler", "a"], "write TYPE=COMMAND"),
         (vec!["--handler", "a.*=./x.sh"], "only a subprocess"),
         (vec!["--handler", "a=./x.sh", "--handler", "a=./y.sh"], "two handlers for a"),
-        (vec!["--handler", "a=subprocess:exec python3 broken.py"], "nothing_of_this_name"),
+        (vec!["--handler", "a=subprocess:./nothing-of-this-name"], "nothing-of-this-name"),
         (vec!["--config", &unknown], "handler[0].comand"),
     ] {
         let token = cluster.token("", 0).await.token;
