@@ -64,6 +64,7 @@ enum Event {
     OpenArrives(usize, u64, u64),
     Opened(usize, u64, u64, u64),
     OpenFails(usize, u64, u64),
+    OpenRefused(usize, u64, u64),
     Reopen(usize, u64, u64),
     Up(u64, FromWorker),
     UpEnds(u64),
@@ -239,7 +240,12 @@ impl World {
                 self.server.keep(event);
                 return;
             }
-            Opened(agent, ..) | OpenFails(agent, ..) | Reopen(agent, ..) | Tick(agent, ..) | Notice(agent, ..)
+            Opened(agent, ..)
+            | OpenFails(agent, ..)
+            | OpenRefused(agent, ..)
+            | Reopen(agent, ..)
+            | Tick(agent, ..)
+            | Notice(agent, ..)
                 if self.agents[*agent].is_frozen() =>
             {
                 self.agents[*agent].keep(event);
@@ -270,6 +276,7 @@ impl World {
             OpenArrives(agent, life, attempt) => self.open_arrives(agent, life, attempt),
             Opened(agent, life, attempt, link) => self.opened(agent, life, attempt, link),
             OpenFails(agent, life, attempt) => self.open_fails(agent, life, attempt),
+            OpenRefused(agent, life, attempt) => self.open_refused(agent, life, attempt),
             Reopen(agent, life, attempt) => self.reopen(agent, life, attempt),
             Up(link, message) => self.up(link, message),
             UpEnds(link) => self.up_ends(link),

@@ -150,7 +150,6 @@ impl Brain {
         for id in self.watched_workers() {
             let Some(worker) = self.fleet.get(id).filter(|worker| worker.record.origin.is_none()) else { continue };
             if worker.has_left() {
-                self.recheck = true;
                 self.watch_worker(id, "left by itself");
             } else if worker.record.phase == Phase::Draining && worker.is_deserted() {
                 self.remove_worker(id, "was drained");

@@ -302,6 +302,15 @@ impl World {
         }
     }
 
+    pub(super) fn joins_anew(&mut self, at: usize) {
+        let agent = &mut self.agents[at];
+        (agent.phase, agent.link) = (Phase::Dead, None);
+        agent.backlog.clear();
+        agent.registrations += 1;
+        self.after(1, Event::PipeCloses(at, self.agents[at].life));
+        self.register(at);
+    }
+
     /// Its provider ends it with all that it started.
     pub(super) fn remove_agent(&mut self, at: usize) {
         if let Some(link) = self.agents[at].link {

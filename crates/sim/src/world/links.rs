@@ -65,6 +65,11 @@ impl World {
             self.after(1, Event::OpenFails(at, life, attempt));
             return;
         }
+        // What a provider made is removed by it.
+        if self.store.worker(self.agents[at].id).is_none() && !self.agents[at].is_made() {
+            self.after(1, Event::OpenRefused(at, life, attempt));
+            return;
+        }
         let number = self.server.new_connection();
         let key = link_key(self.server.life, number);
         let link = Link {
@@ -113,6 +118,15 @@ impl World {
             agent.failures += 1;
             let wait = (FIRST_WAIT << agent.failures.min(6)).min(LONGEST_WAIT);
             self.after(wait, Event::Reopen(at, life, attempt));
+        }
+    }
+
+    /// The server knows its session no more. It ends, and somebody has it join anew.
+    pub(super) fn open_refused(&mut self, at: usize, life: u64, attempt: u64) {
+        let agent = &self.agents[at];
+        if agent.life == life && agent.attempt == attempt && agent.link.is_none() && agent.is_awake() {
+            note!(self, "agent", at, "is refused, and ends");
+            self.joins_anew(at);
         }
     }
 

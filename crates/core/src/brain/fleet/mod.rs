@@ -415,10 +415,11 @@ impl Worker {
         self.record.info.capacity.without(&self.used)
     }
 
-    /// Whether it is to stay, and has room for such a job when it has nothing else to do.
+    /// Whether it is to stay, and has room for such a job when it has nothing else to do. One that left by itself may come
+    /// back.
     fn is_large_enough(&self, needs: &Needs) -> bool {
         let stays = matches!(self.record.phase, Phase::Creating | Phase::Connecting | Phase::Active);
-        stays && !self.has_left() && self.could_fit(needs.requirements)
+        stays && self.could_fit(needs.requirements)
     }
 
     /// Whether it has room for this when it has nothing else to do.

@@ -46,10 +46,11 @@ pub(super) fn may_run(info: &WorkerInfo, task_type: Option<&str>, requirements: 
 }
 
 impl World {
-    /// Whether any worker that the brain knows, and that is to stay, could run this if it had nothing else to do.
+    /// Whether any worker that the brain knows, and that is to stay or may come back, could run this if it had nothing else to
+    /// do.
     fn anybody_could(&self, needs: &Needs) -> bool {
-        let workers = self.server.brain.as_ref().map(|brain| brain.workers()).unwrap_or_default();
-        workers.iter().map(|view| &view.record).any(|record| {
+        let mut workers = self.server.brain.iter().flat_map(|brain| brain.kept_workers());
+        workers.any(|record| {
             matches!(record.phase, Phase::Active | Phase::Creating | Phase::Connecting)
                 && may_run(&record.info, needs.task_type.as_deref(), &needs.requirements)
                 && record.info.capacity.fits(&needs.requirements)
