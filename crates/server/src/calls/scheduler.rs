@@ -6,6 +6,7 @@ use hodei_core::{
     brain::{Answer, Input, QueueView, WorkerView},
     id::{JobId, WorkerId},
     placement::{Decision, SchedulerSettings},
+    spec::Invalid,
     state::StateKind,
 };
 
@@ -42,6 +43,10 @@ impl Calls {
     }
 
     pub async fn assign(&self, job: JobId, worker: WorkerId) -> Result<StateKind, Problem> {
+        // What is asked for is the job; the worker is part of the question.
+        if !self.workers().await?.iter().any(|view| view.record.id == worker) {
+            return Err(Invalid::new("worker_id", format!("there is no worker {worker}")).into());
+        }
         super::jobs::state(self.act(job, 0, |caller| Input::Assign { caller, job, worker }).await?)
     }
 
