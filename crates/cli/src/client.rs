@@ -298,8 +298,16 @@ pub fn explain(status: &Status) -> anyhow::Error {
         _ if is_not_http2(status) => {
             anyhow!("the server does not answer as one of Hodei's; if it uses TLS, its address begins with https://")
         }
-        _ => anyhow!("{}", status.message()),
+        _ => match innermost(status) {
+            Some(cause) => anyhow!("the connection to the server failed: {cause}"),
+            None => anyhow!("{}", status.message()),
+        },
     }
+}
+
+/// What a connection failed of; a status that a server sent has no cause here.
+fn innermost(status: &Status) -> Option<&dyn std::error::Error> {
+    std::iter::successors(std::error::Error::source(status), |error| error.source()).last()
 }
 
 /// The flags that fields of calls are given by, where they are not called alike.

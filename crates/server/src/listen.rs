@@ -16,7 +16,7 @@ use std::{
 };
 use thiserror::Error;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::{TcpListener, TcpStream, UnixListener},
     sync::{Semaphore, mpsc},
     task::JoinHandle,
@@ -31,6 +31,9 @@ const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// The first byte of a connection that speaks TLS.
 const HANDSHAKE: u8 = 0x16;
+/// How long, and how much, a caller that does not speak TLS may go on after it was told.
+const CLOSING_PATIENCE: Duration = Duration::from_secs(2);
+const READ_WHILE_CLOSING: u64 = 64 << 10;
 const SPEAK_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: 41\r\n\r\nthis address speaks TLS; write https://\r\n";
 
 /// The addresses of one server.
@@ -234,13 +237,23 @@ async fn accept(listener: TcpListener, acceptor: Option<TlsAcceptor>, ready: mps
     }
 }
 
-async fn shake_hands(acceptor: &TlsAcceptor, mut stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+async fn shake_hands(acceptor: &TlsAcceptor, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
     let mut first = [0];
     if stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE {
-        stream.write_all(SPEAK_TLS).await?;
+        tell_to_speak_tls(stream).await?;
         return Err(io::Error::new(io::ErrorKind::InvalidData, "not TLS"));
     }
     acceptor.accept(stream).await
+}
+
+/// Reads on until the caller hangs up: to close on what it is still sending would reset the connection, and it would hear of
+/// that instead of the answer.
+async fn tell_to_speak_tls(mut stream: TcpStream) -> io::Result<()> {
+    stream.write_all(SPEAK_TLS).await?;
+    stream.shutdown().await?;
+    let (mut rest, mut nowhere) = (stream.take(READ_WHILE_CLOSING), tokio::io::sink());
+    _ = tokio::time::timeout(CLOSING_PATIENCE, tokio::io::copy(&mut rest, &mut nowhere)).await;
+    Ok(())
 }
 
 /// A socket for workers, which may run as anybody: in a container that the folder of the socket is mounted into, the user is

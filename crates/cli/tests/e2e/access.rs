@@ -322,8 +322,7 @@ async fn ask(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, address: &st
     let request = format!("GET /ready HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("a request");
     let mut answer = Vec::new();
-    // Whoever hangs up on a plain request may do so rudely, after the answer.
-    _ = stream.read_to_end(&mut answer).await;
+    stream.read_to_end(&mut answer).await.expect("an answer and an orderly end");
     String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()
 }
 
