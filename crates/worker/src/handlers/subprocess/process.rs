@@ -175,7 +175,7 @@ impl Keeper {
             frames,
             incoming: Frames::default(),
             stdout,
-            stderr: Errors { pipe: stderr, lines: Lines::default(), tail: Tail::default() },
+            stderr: Errors::new(stderr),
             jobs: HashMap::new(),
         };
         let stop = self.talk(&mut talk).await;
@@ -414,12 +414,18 @@ struct Errors {
     pipe: pipe::Receiver,
     lines: Lines,
     tail: Tail,
+    /// Nobody has the other side any more: there is always an end to be read, and never anything else.
+    over: bool,
 }
 
 impl Errors {
+    fn new(pipe: pipe::Receiver) -> Self {
+        Self { pipe, lines: Lines::default(), tail: Tail::default(), over: false }
+    }
+
     /// Waits until there is something; the bytes are taken by [`Talk::tell_lines`].
     async fn read(&self) {
-        if self.pipe.readable().await.is_err() {
+        if self.over || self.pipe.readable().await.is_err() {
             std::future::pending().await
         }
     }
@@ -431,7 +437,11 @@ impl Errors {
         // Lets the runtime know when it has to wait again.
         let by_runtime = |buffer: &mut [u8]| self.pipe.try_read(buffer).ok();
         let by_kernel = |buffer: &mut [u8]| rustix::io::read(self.pipe.as_fd(), buffer).ok();
-        while let Some(size @ 1..) = by_runtime(&mut buffer).or_else(|| by_kernel(&mut buffer)) {
+        while let Some(size) = by_runtime(&mut buffer).or_else(|| by_kernel(&mut buffer)) {
+            if size == 0 {
+                self.over = true;
+                break;
+            }
             self.tail.push(&buffer[..size]);
             self.lines.feed(&buffer[..size], |text, _| {
                 found.push(String::from_utf8_lossy(text).into_owned());
