@@ -414,9 +414,9 @@ impl Loop {
     }
 
     /// How long to wait for more to share the next commit. Whoever waits for an answer is not kept waiting; what workers
-    /// report may wait a moment when the last commit has only just been made.
+    /// report may wait a moment when the last commit has only just been made, and others have something to report.
     fn wait_for_company(&self) -> Duration {
-        match self.urgent || self.log_bytes >= BATCH_LOG_BYTES {
+        match self.urgent || self.log_bytes >= BATCH_LOG_BYTES || self.brain.runs_nothing() {
             true => Duration::ZERO,
             false => PACE.saturating_sub(self.last_commit.elapsed()),
         }

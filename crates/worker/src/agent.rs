@@ -489,8 +489,12 @@ impl Agent {
         self.starts.clear();
     }
 
+    /// What is to be said may wait a moment when something was said only just before, and there is more to come.
     fn wait_for_company(&self) -> Duration {
-        PACE.saturating_sub(self.last_sent.elapsed())
+        match self.state.runs_nothing() {
+            true => Duration::ZERO,
+            false => PACE.saturating_sub(self.last_sent.elapsed()),
+        }
     }
 
     fn wish(&mut self, wish: Wish) {

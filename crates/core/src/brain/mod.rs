@@ -341,6 +341,11 @@ impl Brain {
         self.tokens.get(&token).map(|token| token.worker)
     }
 
+    /// Whether no worker has anything to report.
+    pub fn runs_nothing(&self) -> bool {
+        self.executions.is_empty()
+    }
+
     /// Whether any job will move, or be made, although nobody from outside does anything. Jobs that are not in memory wait
     /// behind some that are, or are being read; those that depend on others move with them.
     pub fn has_work(&self) -> bool {
@@ -673,11 +678,11 @@ impl Brain {
     fn mark(&mut self, id: JobId) {
         let released = self.dependencies.take_released(id);
         if let Some(entry) = self.jobs.get_mut(&id)
-            && (released || entry.batch != self.batch)
+            && (released || entry.batch != self.batch || entry.placed == Some(self.batch))
         {
             entry.batch = self.batch;
             if let Some(number) = entry.placed.take() {
-                self.placements.written(BatchId { epoch: self.epoch, number });
+                self.placements.written(BatchId { epoch: self.epoch, number }, id);
             }
             self.dirty_jobs.push(id);
         }

@@ -53,9 +53,13 @@ impl Placements {
         (new, std::mem::take(&mut self.settled))
     }
 
-    /// The row of a job that was placed in this batch is being written.
-    pub fn written(&mut self, id: BatchId) {
-        let Some(open) = self.open.get_mut(&id.number) else { return };
+    /// The row of a job that was placed in this batch is being written; if that is the batch that is being made, the row says it
+    /// all.
+    pub fn written(&mut self, id: BatchId, job: JobId) {
+        let Some(open) = self.open.get_mut(&id.number) else {
+            self.new.retain(|placement| placement.job != job);
+            return;
+        };
         open.left -= 1;
         if open.left == 0 {
             self.open.remove(&id.number);

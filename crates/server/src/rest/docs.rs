@@ -1,12 +1,13 @@
 //! The document that describes all of this, and a page to read it on.
 
-use super::problem::Details;
+use super::{problem::Details, routes};
 use axum::{
     http::header,
     response::{Html, IntoResponse, Response},
 };
 use bytes::Bytes;
 use serde_json::{Value, json};
+use std::sync::LazyLock;
 use utoipa::{
     ToSchema,
     openapi::{InfoBuilder, OpenApi, tag::TagBuilder},
@@ -31,8 +32,10 @@ const TAGS: [(&str, &str); 9] = [
 
 const PROBES: [&str; 3] = ["/health", "/live", "/ready"];
 
-/// The document, as it is served.
-pub fn written(mut document: OpenApi) -> Bytes {
+/// The document, as it is served. It is made when it is first asked for.
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| written(routes::document()));
+
+fn written(mut document: OpenApi) -> Bytes {
     document.info =
         InfoBuilder::new().title("Hodei").version(env!("CARGO_PKG_VERSION")).description(Some(WORDS)).build();
     let tags = TAGS.map(|(name, words)| TagBuilder::new().name(name).description(Some(words)).build());
@@ -97,8 +100,8 @@ fn operations(document: &mut Value) -> impl Iterator<Item = &mut Value> {
     paths.filter_map(Value::as_object_mut).flat_map(|item| item.values_mut())
 }
 
-pub fn openapi(document: Bytes) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], document).into_response()
+pub async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.clone()).into_response()
 }
 
 pub async fn page() -> Html<&'static str> {

@@ -38,7 +38,6 @@ use std::{
     },
 };
 use tokio::sync::watch;
-use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
 const PREFIX: &str = "/api/v1";
@@ -62,18 +61,16 @@ impl FromRequestParts<Rest> for Rest {
 }
 
 pub fn routes(engine: &Engine, closing: watch::Receiver<bool>, served: Arc<AtomicU64>) -> Router {
-    let (router, document) = OpenApiRouter::new().nest(PREFIX, routes::table()).split_for_parts();
-    let known = Arc::new(Known::of(&document));
-    let document = docs::written(document);
+    let (router, known) = routes::served();
     let rest = Rest { calls: Calls::new(engine.clone()), closing };
     router
         .route_layer(middleware::from_fn_with_state(engine.clone(), access::http_layer))
-        .route(&format!("{PREFIX}/openapi.json"), get(move || std::future::ready(docs::openapi(document.clone()))))
+        .route(&format!("{PREFIX}/openapi.json"), get(docs::openapi))
         .route(&format!("{PREFIX}/docs"), get(docs::page))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .with_state(rest)
-        .layer(middleware::from_fn_with_state(known, negotiate))
+        .layer(middleware::from_fn_with_state(Arc::new(known), negotiate))
         .layer(middleware::from_fn_with_state(served, wrap))
 }
 

@@ -1,11 +1,12 @@
 //! The table of all routes: what each is called, which handler it has, which errors it may answer.
 
 use super::{
-    Rest, dead_letters, events, health, jobs, logs,
+    PREFIX, Rest, dead_letters, events, health, jobs, logs,
     problem::{self, Details, Error},
     providers, queues, scheduler, schedules, submit, templates, webhooks, workers,
 };
 use axum::{
+    Router,
     extract::{MatchedPath, Request},
     http::{Method, StatusCode, header},
 };
@@ -21,77 +22,100 @@ use utoipa_axum::{
     routes,
 };
 
+/// Makes a route and its description, which is a hundred times as large.
+type Make = fn() -> UtoipaMethodRouter<Rest>;
+
 /// Each route by the name of what it does, which is what roles and the audit log speak of.
-pub fn table() -> OpenApiRouter<Rest> {
-    let routes: Vec<(&str, UtoipaMethodRouter<Rest>)> = vec![
-        ("jobs.submit", routes!(submit::submit)),
-        ("jobs.submit_batch", routes!(submit::batch)),
-        ("jobs.submit_bulk", routes!(submit::bulk)),
-        ("jobs.list", routes!(jobs::list)),
-        ("jobs.cancel_many", routes!(jobs::cancel_many)),
-        ("jobs.get", routes!(jobs::get)),
-        ("jobs.cancel", routes!(jobs::cancel)),
-        ("jobs.retry", routes!(jobs::retry)),
-        ("jobs.resume", routes!(jobs::resume)),
-        ("jobs.assign", routes!(scheduler::assign)),
-        ("jobs.explain", routes!(scheduler::explain)),
-        ("jobs.logs", routes!(logs::page)),
-        ("jobs.follow_logs", routes!(logs::stream)),
-        ("jobs.follow", routes!(events::of_job)),
-        ("events.follow", routes!(events::all)),
-        ("dead_letters.list", routes!(dead_letters::list)),
-        ("dead_letters.stats", routes!(dead_letters::stats)),
-        ("dead_letters.replay_many", routes!(dead_letters::replay_many)),
-        ("dead_letters.discard_many", routes!(dead_letters::discard_many)),
-        ("dead_letters.get", routes!(dead_letters::get)),
-        ("dead_letters.discard", routes!(dead_letters::discard)),
-        ("dead_letters.replay", routes!(dead_letters::replay)),
-        ("queues.list", routes!(queues::list)),
-        ("queues.get", routes!(queues::get)),
-        ("queues.pause", routes!(queues::pause)),
-        ("queues.resume", routes!(queues::resume)),
-        ("queues.configure", routes!(queues::configure)),
-        ("scheduler.get", routes!(scheduler::get)),
-        ("scheduler.configure", routes!(scheduler::configure)),
-        ("scheduler.preview", routes!(scheduler::preview)),
-        ("scheduler.workers", routes!(scheduler::workers)),
-        ("schedules.create", routes!(schedules::create)),
-        ("schedules.list", routes!(schedules::list)),
-        ("schedules.preview_spec", routes!(schedules::preview_spec)),
-        ("schedules.get", routes!(schedules::get)),
-        ("schedules.update", routes!(schedules::update)),
-        ("schedules.delete", routes!(schedules::delete)),
-        ("schedules.enable", routes!(schedules::enable)),
-        ("schedules.disable", routes!(schedules::disable)),
-        ("schedules.trigger", routes!(schedules::trigger)),
-        ("schedules.preview", routes!(schedules::preview)),
-        ("schedules.backfill", routes!(schedules::backfill)),
-        ("workers.list", routes!(workers::list)),
-        ("workers.create_token", routes!(workers::create_token)),
-        ("workers.get", routes!(workers::get)),
-        ("workers.drain", routes!(workers::drain)),
-        ("workers.restart", routes!(workers::restart)),
-        ("providers.list", routes!(providers::list)),
-        ("providers.add", routes!(providers::add)),
-        ("providers.get", routes!(providers::get)),
-        ("providers.put", routes!(providers::put)),
-        ("providers.remove", routes!(providers::remove)),
-        ("providers.check", routes!(providers::check)),
-        ("providers.enable", routes!(providers::enable)),
-        ("providers.disable", routes!(providers::disable)),
-        ("templates.list", routes!(templates::list)),
-        ("templates.get", routes!(templates::get)),
-        ("templates.put", routes!(templates::put)),
-        ("templates.remove", routes!(templates::remove)),
-        ("templates.pool", routes!(templates::pool)),
-        ("templates.restart", routes!(templates::restart)),
-        ("webhooks.list", routes!(webhooks::list)),
-        ("webhooks.redeliver", routes!(webhooks::redeliver)),
-        ("health.whole", routes!(health::whole)),
-        ("health.live", routes!(health::live)),
-        ("health.ready", routes!(health::ready)),
+fn table() -> impl Iterator<Item = (&'static str, Make)> {
+    let routes: Vec<(&str, Make)> = vec![
+        ("jobs.submit", || routes!(submit::submit)),
+        ("jobs.submit_batch", || routes!(submit::batch)),
+        ("jobs.submit_bulk", || routes!(submit::bulk)),
+        ("jobs.list", || routes!(jobs::list)),
+        ("jobs.cancel_many", || routes!(jobs::cancel_many)),
+        ("jobs.get", || routes!(jobs::get)),
+        ("jobs.cancel", || routes!(jobs::cancel)),
+        ("jobs.retry", || routes!(jobs::retry)),
+        ("jobs.resume", || routes!(jobs::resume)),
+        ("jobs.assign", || routes!(scheduler::assign)),
+        ("jobs.explain", || routes!(scheduler::explain)),
+        ("jobs.logs", || routes!(logs::page)),
+        ("jobs.follow_logs", || routes!(logs::stream)),
+        ("jobs.follow", || routes!(events::of_job)),
+        ("events.follow", || routes!(events::all)),
+        ("dead_letters.list", || routes!(dead_letters::list)),
+        ("dead_letters.stats", || routes!(dead_letters::stats)),
+        ("dead_letters.replay_many", || routes!(dead_letters::replay_many)),
+        ("dead_letters.discard_many", || routes!(dead_letters::discard_many)),
+        ("dead_letters.get", || routes!(dead_letters::get)),
+        ("dead_letters.discard", || routes!(dead_letters::discard)),
+        ("dead_letters.replay", || routes!(dead_letters::replay)),
+        ("queues.list", || routes!(queues::list)),
+        ("queues.get", || routes!(queues::get)),
+        ("queues.pause", || routes!(queues::pause)),
+        ("queues.resume", || routes!(queues::resume)),
+        ("queues.configure", || routes!(queues::configure)),
+        ("scheduler.get", || routes!(scheduler::get)),
+        ("scheduler.configure", || routes!(scheduler::configure)),
+        ("scheduler.preview", || routes!(scheduler::preview)),
+        ("scheduler.workers", || routes!(scheduler::workers)),
+        ("schedules.create", || routes!(schedules::create)),
+        ("schedules.list", || routes!(schedules::list)),
+        ("schedules.preview_spec", || routes!(schedules::preview_spec)),
+        ("schedules.get", || routes!(schedules::get)),
+        ("schedules.update", || routes!(schedules::update)),
+        ("schedules.delete", || routes!(schedules::delete)),
+        ("schedules.enable", || routes!(schedules::enable)),
+        ("schedules.disable", || routes!(schedules::disable)),
+        ("schedules.trigger", || routes!(schedules::trigger)),
+        ("schedules.preview", || routes!(schedules::preview)),
+        ("schedules.backfill", || routes!(schedules::backfill)),
+        ("workers.list", || routes!(workers::list)),
+        ("workers.create_token", || routes!(workers::create_token)),
+        ("workers.get", || routes!(workers::get)),
+        ("workers.drain", || routes!(workers::drain)),
+        ("workers.restart", || routes!(workers::restart)),
+        ("providers.list", || routes!(providers::list)),
+        ("providers.add", || routes!(providers::add)),
+        ("providers.get", || routes!(providers::get)),
+        ("providers.put", || routes!(providers::put)),
+        ("providers.remove", || routes!(providers::remove)),
+        ("providers.check", || routes!(providers::check)),
+        ("providers.enable", || routes!(providers::enable)),
+        ("providers.disable", || routes!(providers::disable)),
+        ("templates.list", || routes!(templates::list)),
+        ("templates.get", || routes!(templates::get)),
+        ("templates.put", || routes!(templates::put)),
+        ("templates.remove", || routes!(templates::remove)),
+        ("templates.pool", || routes!(templates::pool)),
+        ("templates.restart", || routes!(templates::restart)),
+        ("webhooks.list", || routes!(webhooks::list)),
+        ("webhooks.redeliver", || routes!(webhooks::redeliver)),
+        ("health.whole", || routes!(health::whole)),
+        ("health.live", || routes!(health::live)),
+        ("health.ready", || routes!(health::ready)),
     ];
-    routes.into_iter().fold(OpenApiRouter::new(), |router, (action, route)| router.routes(described(action, route)))
+    routes.into_iter()
+}
+
+/// The routes, and what is known of them. Their descriptions are dropped one by one: together they would take more memory than
+/// the rest of a server.
+pub fn served() -> (Router<Rest>, Known) {
+    let (mut router, mut known) = (Router::new(), Known::default());
+    for (action, make) in table() {
+        let (_, paths, methods) = described(action, make());
+        for (path, item) in &paths.paths {
+            known.add(path, item);
+            router = router.route(path, methods.clone());
+        }
+    }
+    (Router::new().nest(PREFIX, router), known)
+}
+
+/// What describes them all.
+pub fn document() -> OpenApi {
+    let all = table().fold(OpenApiRouter::new(), |all, (action, make)| all.routes(described(action, make())));
+    OpenApiRouter::new().nest(PREFIX, all).into_openapi()
 }
 
 fn described(action: &str, (schemas, mut paths, router): UtoipaMethodRouter<Rest>) -> UtoipaMethodRouter<Rest> {
@@ -158,18 +182,15 @@ fn problem_content() -> Content {
     Content::new(Some(Ref::from_schema_name(<Details as utoipa::ToSchema>::name())))
 }
 
-/// What is known of the routes once they are all there, from the document that describes them.
+/// The forms that the answers of each route may have.
+#[derive(Default)]
 pub struct Known(HashMap<(Method, String), Vec<String>>);
 
 impl Known {
-    pub fn of(document: &OpenApi) -> Self {
-        let mut known = HashMap::new();
-        for (path, item) in &document.paths.paths {
-            for (method, operation) in operations(item) {
-                known.insert((method, path.clone()), forms(operation));
-            }
+    fn add(&mut self, path: &str, item: &PathItem) {
+        for (method, operation) in operations(item) {
+            self.0.insert((method, format!("{PREFIX}{path}")), forms(operation));
         }
-        Self(known)
     }
 
     /// Whether the caller takes any form that the answer may have.
@@ -213,7 +234,7 @@ mod tests {
 
     #[test]
     fn every_route_has_a_name_of_its_own_and_says_what_may_come() {
-        let document = table().into_openapi();
+        let document = document();
         let mut names = HashSet::new();
         for (path, item) in &document.paths.paths {
             for (method, operation) in operations(item) {

@@ -409,6 +409,20 @@ fn below_the_threshold_an_operator_still_may() {
     assert_eq!(rig.states(&jobs), [StateKind::Scheduled; 2]);
 }
 
+/// Both come to the server before either is stored.
+#[test]
+fn a_job_that_is_cancelled_in_the_turn_of_its_placement_stays_so() {
+    let mut rig = Rig::new();
+    rig.schedule_by(SchedulerSettings { threshold: 100, ..SchedulerSettings::default() });
+    let worker = rig.worker(1, slots(2));
+    let jobs = rig.enqueue_all(vec![spec(), spec()]);
+    rig.server.input(Input::Assign { caller: Caller(0), job: jobs[1], worker });
+    rig.server.input(Input::Cancel { caller: Caller(0), job: jobs[1], reason: "why not".into() });
+    rig.settle();
+    rig.restart();
+    assert!(rig.job(jobs[1]).state.cancel().is_some());
+}
+
 #[test]
 fn what_a_closed_fleet_rejects_is_a_dead_letter_that_can_be_replayed() {
     let mut rig = Rig::new();
