@@ -85,12 +85,13 @@ impl Process {
         Memory::of(self.0.id())
     }
 
-    /// What its threads have computed so far.
+    /// What its threads have computed so far, with those that have ended.
     pub fn cpu(&self) -> Duration {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.0.id())).into_iter().flatten().flatten();
-        let times = threads.filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok());
-        let nanos = times.filter_map(|times| times.split_whitespace().next()?.parse::<u64>().ok());
-        Duration::from_nanos(nanos.sum())
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
+        // The name, in brackets, may have spaces. After it, user and system time are the twelfth and thirteenth field.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+        let ticks: u64 = fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+        Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
     }
 }
 
