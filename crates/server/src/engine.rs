@@ -170,7 +170,7 @@ impl Engine {
             connections: AtomicU64::new(0),
             heartbeats: Mutex::default(),
             sessions: RwLock::new(
-                brain.workers().into_iter().filter_map(|view| Some((view.record.id, view.record.session?))).collect(),
+                brain.kept_workers().filter_map(|worker| Some((worker.id, worker.session?))).collect(),
             ),
             options,
         });

@@ -230,7 +230,7 @@ async fn a_worker_that_is_told_to_end_finishes_first_and_gives_back_when_told_ag
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_worker_that_is_told_to_end_is_gone_and_comes_back_until_a_person_is_rid_of_it() {
-    let cluster = Cluster::start().await;
+    let mut cluster = Cluster::start().await;
     let heard = Heard::of(&cluster, "worker").await;
     let mut worker = cluster.worker("leaving", &["--slots", "1"]).await;
     worker.daemon.signal(Signal::TERM);
@@ -240,7 +240,8 @@ async fn an_idle_worker_that_is_told_to_end_is_gone_and_comes_back_until_a_perso
     assert_eq!(told, states.map(|state| format!("worker.{state}")));
     assert_eq!(cluster.hodei(&["worker", "list", "--json"]).await.ok().text().trim(), "[]");
 
-    // As when its machine starts again.
+    // As when its machine starts again, and the server has been away meanwhile.
+    cluster.crash_server().await;
     let mut again = cluster.restart_worker("leaving", &["--slots", "1"]).await;
     cluster.connected(&worker.id).await;
     let job = cluster.ended(&cluster.queue(shell("true")).await).await;

@@ -6,15 +6,10 @@ use crate::{
     job::Job,
     state::StateKind,
     time::Time,
-    worker::{Capacity, Phase, WorkerRecord},
+    worker::{Capacity, Phase},
 };
 
 impl Brain {
-    /// All workers that are kept, those too that have left and may come back.
-    pub fn kept_workers(&self) -> impl Iterator<Item = &WorkerRecord> {
-        self.fleet.iter().map(|worker| &worker.record)
-    }
-
     /// The brain's own time.
     pub fn time(&self) -> Time {
         self.now

@@ -332,8 +332,14 @@ impl Brain {
         (run.worker == worker && run.execution == execution).then_some(job)
     }
 
+    /// The workers that there are.
     pub fn workers(&self) -> Vec<WorkerView> {
         self.fleet.views()
+    }
+
+    /// All workers that are kept, those too that have left and may come back.
+    pub fn kept_workers(&self) -> impl Iterator<Item = &WorkerRecord> {
+        self.fleet.iter().map(|worker| &worker.record)
     }
 
     /// The worker that a token can register.
