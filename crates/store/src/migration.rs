@@ -61,6 +61,12 @@ pub const ALL: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite/0006_totals.sql"),
         postgres: include_str!("../migrations/postgres/0006_totals.sql"),
     },
+    Migration {
+        version: 7,
+        name: "queues",
+        sqlite: include_str!("../migrations/sqlite/0007_queues.sql"),
+        postgres: include_str!("../migrations/postgres/0007_queues.sql"),
+    },
 ];
 
 /// What is left to do for a database at version `applied` (0 for an empty one).

@@ -30,10 +30,15 @@ pub const OF_STATE: &str = "
     SELECT id, CASE WHEN ($3::text IS NULL OR queue = $3) AND created_at >= $4 AND created_at < $5 THEN record END
     FROM jobs WHERE (state, id) >= ($7::smallint, $1) AND (state, id) < ($7::smallint, $2)
     ORDER BY state DESC, id DESC LIMIT $6";
+// The rows of jobs change all the time, and each change would cost an entry in an index on their queue.
 pub const OF_QUEUE: &str = "
-    SELECT id, CASE WHEN created_at >= $4 AND created_at < $5 THEN record END
-    FROM jobs WHERE (queue, id) >= ($3::text, $1) AND (queue, id) < ($3::text, $2)
-    ORDER BY queue DESC, id DESC LIMIT $6";
+    SELECT specs.id, CASE WHEN jobs.created_at >= $4 AND jobs.created_at < $5 THEN jobs.record END
+    FROM (
+        SELECT queue, id FROM job_specs WHERE (queue, id) >= ($3::text, $1) AND (queue, id) < ($3::text, $2)
+        ORDER BY queue DESC, id DESC LIMIT $6
+    ) AS specs
+    CROSS JOIN LATERAL (SELECT created_at, record FROM jobs WHERE jobs.id = specs.id OFFSET 0) AS jobs
+    ORDER BY specs.queue DESC, specs.id DESC";
 pub const OVER: &str = "
     SELECT id, CASE WHEN created_at < $4 THEN record END
     FROM jobs WHERE (state, id) > ($1::smallint, $2) AND (state, id) < ($1::smallint, $3) ORDER BY state, id LIMIT $5";

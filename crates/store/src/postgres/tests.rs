@@ -250,7 +250,7 @@ fn statements() -> Vec<(&'static str, String, Vec<&'static str>)> {
         (read::DEPENDENTS, format!("({IDS}, {IDS}, 10)"), vec!["edges_pkey", "jobs_pkey"]),
         (pages::EACH_JOB, format!("{jobs})"), vec!["jobs_pkey"]),
         (pages::OF_STATE, format!("{jobs}, 1::smallint)"), vec!["jobs_state"]),
-        (pages::OF_QUEUE, format!("{jobs})"), vec!["jobs_queue"]),
+        (pages::OF_QUEUE, format!("{jobs})"), vec!["job_specs_queue", "jobs_pkey"]),
         (pages::OVER, format!("(4::smallint, {ID}, {ID}, 1, 10)"), vec!["jobs_state"]),
         (pages::AFTER, format!("(5::smallint, {ID}, 10)"), vec!["jobs_state"]),
         (read::JOBS, format!("({IDS})"), vec!["jobs_pkey"]),

@@ -160,7 +160,11 @@ impl WriterSession {
             let (epochs, batches) = (&rows.settled.0, &rows.settled.1);
             pipeline.send(Table::Other, &statements.settle, vec![Box::new(epochs), Box::new(batches)]);
         }
-        pipeline.send_blobs(&statements.insert_specs, &rows.specs);
+        for piece in pieces(&rows.specs.records) {
+            let mut specs = rows.specs.piece(piece.clone());
+            specs.push(Box::new(&rows.new_jobs.queues[piece]));
+            pipeline.send(Table::Other, &statements.insert_specs, specs);
+        }
         pipeline.send_blobs(&statements.put_results, &rows.results);
         pipeline.send_blobs(&statements.put_tokens, &rows.tokens);
         for piece in pieces(&rows.workers.blobs.records) {
@@ -244,7 +248,8 @@ const ODD_ROWS: &str = "
     SELECT w.id FROM unnest($1::uuid[], $2::bytea[]) AS w (id, record) LEFT JOIN jobs ON jobs.id = w.id
     WHERE jobs.record IS DISTINCT FROM w.record";
 const INSERT_SPECS: &str = "
-    INSERT INTO job_specs (id, spec) SELECT * FROM unnest($1::uuid[], $2::bytea[]) ON CONFLICT DO NOTHING";
+    INSERT INTO job_specs (id, spec, queue) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::text[])
+    ON CONFLICT DO NOTHING";
 const PUT_RESULTS: &str = "
     INSERT INTO job_results (id, result) SELECT * FROM unnest($1::uuid[], $2::bytea[])
     ON CONFLICT (id) DO UPDATE SET result = excluded.result";
@@ -409,6 +414,7 @@ struct CommitRows<'a> {
     settled: (Vec<i64>, Vec<i64>),
     new_jobs: JobRows<'a>,
     known_jobs: JobRows<'a>,
+    /// Those of the new jobs, in the same order.
     specs: BlobRows<'a, Uuid>,
     results: BlobRows<'a, Uuid>,
     tokens: BlobRows<'a, &'a [u8]>,

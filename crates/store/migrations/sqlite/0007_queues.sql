@@ -1,0 +1,1 @@
+-- An update leaves the indexes alone whose columns it does not change, so the queue of a job is well kept in its row.
