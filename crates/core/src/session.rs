@@ -184,7 +184,7 @@ impl Session {
     // ---- the stream ---------------------------------------------------------------------------------------------
 
     pub fn connected(&mut self, now: Elapsed) {
-        self.disconnected();
+        self.cut();
         (self.link, self.last_heard, self.now) = (Link::Greeting(now), now, now);
         self.next_heartbeat = now + self.heartbeat;
         let held = self.runs.keys().copied().chain(self.waiting.iter().map(|waiting| waiting.execution)).collect();
@@ -200,6 +200,11 @@ impl Session {
     }
 
     pub fn disconnected(&mut self) {
+        self.cut();
+        self.exit_if_done();
+    }
+
+    fn cut(&mut self) {
         self.link = Link::Down;
         if !planted(Defect::NotSentAgain) {
             (self.in_flight, self.next_to_send) = (0, RecordId(0));
@@ -505,7 +510,13 @@ impl Session {
     fn settle(&mut self) {
         self.start_waiting();
         self.send_records();
+        self.exit_if_done();
+    }
+
+    /// A server that has been greeted hears first that this worker leaves: otherwise it would wait for it to come back.
+    fn exit_if_done(&mut self) {
         if let Some(Leaving { for_good }) = self.leaving
+            && !matches!(self.link, Link::Greeting(_))
             && !self.owes()
         {
             self.actions.push(Action::Exit { for_good });

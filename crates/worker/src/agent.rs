@@ -287,7 +287,7 @@ impl Agent {
             self.act();
             self.send();
             // Nobody to give it back to: what is spooled is delivered in the next life.
-            if self.giving_back && self.stream.is_none() && self.state.runs_nothing() {
+            if self.giving_back && !self.state.is_up() && self.state.runs_nothing() {
                 self.ending.get_or_insert(false);
             }
             if let Some(for_good) = self.ending.take()

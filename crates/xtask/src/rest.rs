@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::test::{cargo, complete};
 
@@ -96,6 +97,18 @@ impl Server {
         bail!("hodei does not come up: {}", self.last_words())
     }
 
+    /// The workers that requests have made it make: they outlive it, and their environment names its folder.
+    fn workers(&self) -> Vec<Pid> {
+        let folder = self.folder.as_os_str().as_encoded_bytes();
+        let names_it = |pid: &Pid| {
+            let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();
+            environment.windows(folder.len()).any(|part| part == folder)
+        };
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+        pids.filter(names_it).collect()
+    }
+
     fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
@@ -111,6 +124,9 @@ impl Drop for Server {
     fn drop(&mut self) {
         _ = self.child.kill();
         _ = self.child.wait();
+        for worker in self.workers() {
+            _ = kill_process(worker, Signal::KILL);
+        }
         _ = fs::remove_dir_all(&self.folder);
     }
 }

@@ -178,6 +178,12 @@ impl Daemon {
         kill_process(self.pid(), signal).expect("a process to signal");
     }
 
+    /// Whether a signal to stop has reached every thread.
+    pub fn stands_still(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid().as_raw_nonzero())).expect("threads");
+        threads.flatten().all(|thread| state(&thread.path()) == Some('T'))
+    }
+
     /// kill -9.
     pub fn kill(&mut self) {
         _ = self.child.kill();
@@ -233,8 +239,12 @@ fn processes() -> Vec<Pid> {
 
 /// Whether a process is there and not merely waiting for its parent to notice its end.
 pub fn is_alive(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    state(Path::new(&format!("/proc/{pid}"))).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// The letter for what a process or a thread does, by its folder in /proc.
+fn state(folder: &Path) -> Option<char> {
+    fs::read_to_string(folder.join("stat")).ok()?.rsplit_once(") ")?.1.chars().next()
 }
 
 /// All that descend from a process.

@@ -76,6 +76,7 @@ async fn a_frozen_agents_jobs_are_gone_before_another_starts_them_and_its_late_r
     let second = cluster.worker("second", &["--slots", "2"]).await;
 
     first.daemon.signal(Signal::STOP);
+    until_true("the agent stands still", || first.daemon.stands_still()).await;
     cluster.home.write("go", "");
     until_true("the short job has ended", || cluster.home.path("done").exists()).await;
     let (long_job, short_job) = (cluster.ended(&long).await, cluster.ended(&short).await);

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 const HEARTBEAT: Millis = Millis::seconds(10);
 const LEASE: Millis = Millis::seconds(60);
+const EXIT: Action = Action::Exit { for_good: false };
 
 fn id(n: u128) -> ExecutionId {
     ExecutionId(Uuid::from_u128(n))
@@ -293,9 +294,21 @@ fn a_wish_to_leave_between_greeting_and_welcome_is_said_after_the_welcome() {
     let mut session = Session::new(incarnation(), with_slots(1), Vec::new());
     session.connected(Elapsed(0));
     session.release();
-    session.take_actions();
+    assert!(!session.take_actions().contains(&EXIT), "it would be gone without a word");
     session.received(welcome(Vec::new()), Elapsed(0));
-    assert!(session.take_actions().contains(&Action::Send(FromWorker::Leaving)));
+    let actions = session.take_actions();
+    let place = |action| actions.iter().position(|one| *one == action).expect("it is done");
+    assert!(place(Action::Send(FromWorker::Leaving)) < place(EXIT), "{actions:?}");
+}
+
+#[test]
+fn a_greeting_that_is_never_answered_keeps_nobody_from_leaving() {
+    let mut session = Session::new(incarnation(), with_slots(1), Vec::new());
+    session.connected(Elapsed(0));
+    session.leave(false);
+    session.take_actions();
+    session.disconnected();
+    assert_eq!(session.take_actions(), [EXIT]);
 }
 
 #[test]
