@@ -36,6 +36,7 @@ macro_rules! for_each_check {
             a_repeated_commit_changes_nothing
             a_commit_of_logs_alone_counts
             odd_rows_do_not_fail_the_others
+            many_new_jobs_are_kept_like_few
             columns_follow_updates
             placements_are_kept_until_they_are_settled
             lanes_are_those_where_jobs_wait
@@ -207,6 +208,26 @@ pub async fn odd_rows_do_not_fail_the_others(store: Arc<dyn Store>) {
     leader.commit(jobs_batch([known(pending(8)), twice, new(pending(2))]), vec![]).await;
     let found = store.jobs(vec![job_id(1), job_id(2), job_id(8)]).await.expect("jobs");
     assert_eq!(by_id(found), by_id(vec![pending(1), pending(2)]));
+}
+
+/// So many that a store may write them in another way than a few.
+pub async fn many_new_jobs_are_kept_like_few(store: Arc<dyn Store>) {
+    let timed = |n: u64| Job { timeouts: queue_timeout(60), ..pending(n) };
+    let job = |n: u64| if n.is_multiple_of(2) { pending(n) } else { timed(n) };
+    let ids = || (0..3_000).map(job_id).collect::<Vec<_>>();
+    let mut leader = Leader::of(&store).await;
+    leader.commit(jobs_batch((0..2_000).map(|n| new(job(n)))), vec![]).await;
+    // One of them is there already, which costs the others nothing.
+    let odd = Job { attempt: 5, ..job(7) };
+    leader.commit(jobs_batch((2_000..3_000).map(|n| new(job(n))).chain([new(odd)])), vec![]).await;
+    assert_eq!(by_id(store.jobs(ids()).await.expect("jobs")), by_id((0..3_000).map(job).collect()));
+    let payloads = store.payloads(ids()).await.expect("payloads");
+    assert!(payloads.len() == 3_000 && payloads.iter().all(|(_, found)| **found == *payload(60)));
+    let waiting = store.ready(job(0).class(), job(0).priority, None, 3_000).await.expect("ready");
+    assert_eq!(waiting, (0..3_000).map(job).collect::<Vec<_>>());
+    assert_eq!(store.due(None, 3_000).await.expect("due").len(), 1_500);
+    let of_queue = Filter { queue: Some(job(0).queue.to_string()), ..Filter::default() };
+    assert_eq!(listed(&store, &of_queue, || 1_000).await.len(), 3_000);
 }
 
 pub async fn columns_follow_updates(store: Arc<dyn Store>) {

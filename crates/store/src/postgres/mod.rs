@@ -1,5 +1,6 @@
 //! The store in PostgreSQL, for many servers. One connection writes, a small pool reads.
 
+mod copy;
 mod pages;
 mod read;
 mod rows;

@@ -113,6 +113,7 @@ async fn an_old_database_comes_up() {
         let key: [&(dyn ToSql + Sync); 5] = [&id, &job.state, &job.queue, &job.class, &job.priority];
         let rest: [&(dyn ToSql + Sync); 4] = [&job.seq, &job.due_at, &job.created_at, &row.record];
         old.execute(sql, &[&key[..], &rest].concat()).await.expect("row");
+        old.execute("INSERT INTO job_specs VALUES ($1, '')", &[&id]).await.expect("what the job is");
     }
     let placements = conformance::old_placements();
     old.execute("INSERT INTO placements VALUES (1, 5, $1)", &[&placements]).await.expect("placements");

@@ -2,6 +2,7 @@
 
 use super::{
     Session, bounded,
+    copy::CopyRows,
     rows::{self, RowStatements},
 };
 use crate::{
@@ -18,12 +19,14 @@ use hodei_core::{
 use serde::Serialize;
 use std::{ops::Range, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
-use tokio_postgres::{Client, Config, Statement, types::ToSql};
+use tokio_postgres::{Client, Config, Statement, error::SqlState, types::ToSql};
 use uuid::Uuid;
 
 /// Rows and bytes that one statement carries at most; PostgreSQL takes no message of a gigabyte.
 pub const STATEMENT_ROWS: usize = 5_000;
 const STATEMENT_BYTES: usize = 16 << 20;
+/// From this many new jobs on, their rows are copied: a row costs less so, but a copy takes a round trip more.
+const COPIED: usize = 500;
 
 pub struct Writer {
     config: Config,
@@ -45,13 +48,25 @@ impl Writer {
         Ok(leadership)
     }
 
-    /// A session on which something failed may be in the middle of a transaction, so it is dropped; one that is only
-    /// out of the lead is fine.
     pub async fn commit(&self, commit: Arc<Commit>) -> Result<(), StoreError> {
         let mut slot = self.session.lock().await;
-        let session = self.take(&mut slot).await?;
-        let answer = bounded(self.limit, session.commit(&commit)).await;
-        if matches!(answer, Ok(()) | Err(StoreError::Deposed { .. })) {
+        if let Written::Taken = self.write(&mut slot, &commit, Rows::New).await? {
+            self.write(&mut slot, &commit, Rows::NewOrTaken).await?;
+        }
+        Ok(())
+    }
+
+    /// A session on which something failed may be in the middle of a transaction, so it is dropped; one that is only
+    /// out of the lead is fine.
+    async fn write(
+        &self,
+        slot: &mut Option<WriterSession>,
+        commit: &Commit,
+        rows: Rows,
+    ) -> Result<Written, StoreError> {
+        let session = self.take(slot).await?;
+        let answer = bounded(self.limit, session.commit(commit, rows)).await;
+        if matches!(answer, Ok(Written::All) | Err(StoreError::Deposed { .. })) {
             *slot = Some(session);
         }
         answer
@@ -64,6 +79,20 @@ impl Writer {
             _ => bounded(self.limit, WriterSession::open(&self.config, self.limit)).await,
         }
     }
+}
+
+/// What is thought of the rows of jobs that are new: that they are.
+#[derive(Clone, Copy)]
+enum Rows {
+    New,
+    /// Some are there already, which is a defect. They stay as they are, and the others are written.
+    NewOrTaken,
+}
+
+enum Written {
+    All,
+    /// Nothing: a row that should have been new was there.
+    Taken,
 }
 
 struct WriterSession {
@@ -90,11 +119,11 @@ impl WriterSession {
         })
     }
 
-    async fn commit(&self, commit: &Commit) -> Result<(), StoreError> {
+    async fn commit(&self, commit: &Commit, new: Rows) -> Result<Written, StoreError> {
         if self.take_turn(commit.epoch, &commit.batch).await? {
-            self.write(commit).await
+            self.write(commit, new).await
         } else {
-            self.explain_no_turn(commit.epoch).await
+            self.explain_no_turn(commit.epoch).await.map(|()| Written::All)
         }
     }
 
@@ -124,12 +153,18 @@ impl WriterSession {
 
     /// All statements are sent before the first is answered. One that fails makes the others fail, and the final
     /// COMMIT a rollback.
-    async fn write(&self, commit: &Commit) -> Result<(), StoreError> {
+    async fn write(&self, commit: &Commit, new: Rows) -> Result<Written, StoreError> {
         let blobs = CommitBlobs::encode(commit)?;
         let rows = CommitRows::new(commit, &blobs);
-        let mut pipeline = self.pipeline(&rows);
+        let mut pipeline = Pipeline { client: &self.session.client, calls: Vec::new() };
+        self.send_new(&mut pipeline, &rows, new)?;
+        self.send_known(&mut pipeline, &rows);
         rows::send(&mut pipeline, &self.rows, commit)?;
-        let wrote = pipeline.commit().await?;
+        let wrote = match (pipeline.commit().await, new) {
+            (Ok(wrote), _) => wrote,
+            (Err(error), Rows::New) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => return Ok(Written::Taken),
+            (Err(error), _) => return Err(error.into()),
+        };
         if wrote.keys != commit.batch.keys.len() as u64 {
             tracing::error!("the idempotency keys of some new jobs are taken; they stay with the first");
         }
@@ -137,15 +172,38 @@ impl WriterSession {
             self.report_odd_rows(&rows.new_jobs).await;
             self.report_odd_rows(&rows.known_jobs).await;
         }
+        Ok(Written::All)
+    }
+
+    fn send_new<'a>(
+        &'a self,
+        pipeline: &mut Pipeline<'a>,
+        rows: &'a CommitRows<'a>,
+        new: Rows,
+    ) -> Result<(), StoreError> {
+        let (statements, jobs, specs) = (&self.statements, &rows.new_jobs, &rows.specs);
+        let (insert_jobs, insert_specs) = match new {
+            Rows::New if jobs.ids.len() >= COPIED => {
+                pipeline.copy(Table::NewJobs, &statements.copy_jobs, jobs.copied()?);
+                pipeline.copy(Table::Other, &statements.copy_specs, jobs.copied_specs(&specs.records)?);
+                return Ok(());
+            }
+            Rows::New => (&statements.insert_jobs, &statements.insert_specs),
+            Rows::NewOrTaken => (&statements.try_jobs, &statements.try_specs),
+        };
+        for piece in pieces(&jobs.records) {
+            pipeline.send(Table::NewJobs, insert_jobs, jobs.piece(piece));
+        }
+        for piece in pieces(&specs.records) {
+            let mut params = specs.piece(piece.clone());
+            params.push(Box::new(&jobs.queues[piece]));
+            pipeline.send(Table::Other, insert_specs, params);
+        }
         Ok(())
     }
 
-    fn pipeline<'a>(&'a self, rows: &'a CommitRows<'a>) -> Pipeline<'a> {
-        let mut pipeline = Pipeline { client: &self.session.client, calls: Vec::new() };
+    fn send_known<'a>(&'a self, pipeline: &mut Pipeline<'a>, rows: &'a CommitRows<'a>) {
         let statements = &self.statements;
-        for piece in pieces(&rows.new_jobs.records) {
-            pipeline.send(Table::NewJobs, &statements.insert_jobs, rows.new_jobs.piece(piece));
-        }
         for piece in pieces(&rows.known_jobs.records) {
             pipeline.send(Table::KnownJobs, &statements.update_jobs, rows.known_jobs.changing(piece));
         }
@@ -160,11 +218,6 @@ impl WriterSession {
             let (epochs, batches) = (&rows.settled.0, &rows.settled.1);
             pipeline.send(Table::Other, &statements.settle, vec![Box::new(epochs), Box::new(batches)]);
         }
-        for piece in pieces(&rows.specs.records) {
-            let mut specs = rows.specs.piece(piece.clone());
-            specs.push(Box::new(&rows.new_jobs.queues[piece]));
-            pipeline.send(Table::Other, &statements.insert_specs, specs);
-        }
         pipeline.send_blobs(&statements.put_results, &rows.results);
         pipeline.send_blobs(&statements.put_tokens, &rows.tokens);
         for piece in pieces(&rows.workers.blobs.records) {
@@ -176,7 +229,6 @@ impl WriterSession {
         for piece in pieces(&rows.logs.data) {
             pipeline.send(Table::Other, &statements.insert_logs, rows.logs.piece(piece));
         }
-        pipeline
     }
 
     /// Assertions that failed. The other rows of the commit are right, so they were kept.
@@ -193,9 +245,13 @@ impl WriterSession {
 struct Statements {
     take_turn: Statement,
     insert_jobs: Statement,
+    insert_specs: Statement,
+    copy_jobs: Statement,
+    copy_specs: Statement,
+    try_jobs: Statement,
+    try_specs: Statement,
     update_jobs: Statement,
     odd_rows: Statement,
-    insert_specs: Statement,
     put_results: Statement,
     place: Statement,
     settle: Statement,
@@ -210,9 +266,13 @@ impl Statements {
         Ok(Self {
             take_turn: client.prepare(TAKE_TURN).await?,
             insert_jobs: client.prepare(INSERT_JOBS).await?,
+            insert_specs: client.prepare(INSERT_SPECS).await?,
+            copy_jobs: client.prepare(COPY_JOBS).await?,
+            copy_specs: client.prepare(COPY_SPECS).await?,
+            try_jobs: client.prepare(&format!("{INSERT_JOBS} ON CONFLICT DO NOTHING")).await?,
+            try_specs: client.prepare(&format!("{INSERT_SPECS} ON CONFLICT DO NOTHING")).await?,
             update_jobs: client.prepare(UPDATE_JOBS).await?,
             odd_rows: client.prepare(ODD_ROWS).await?,
-            insert_specs: client.prepare(INSERT_SPECS).await?,
             put_results: client.prepare(PUT_RESULTS).await?,
             place: client.prepare(PLACE).await?,
             settle: client.prepare(SETTLE).await?,
@@ -231,8 +291,12 @@ const TAKE_TURN: &str = "
 const INSERT_JOBS: &str = "
     INSERT INTO jobs (id, state, queue, class, priority, seq, due_at, record, created_at)
     SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::bigint[], $5::smallint[], $6::bigint[],
-                         $7::bigint[], $8::bytea[], $9::bigint[])
-    ON CONFLICT DO NOTHING";
+                         $7::bigint[], $8::bytea[], $9::bigint[])";
+const INSERT_SPECS: &str = "
+    INSERT INTO job_specs (id, spec, queue) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::text[])";
+const COPY_JOBS: &str = "
+    COPY jobs (id, state, queue, class, priority, seq, due_at, record, created_at) FROM STDIN (FORMAT binary)";
+const COPY_SPECS: &str = "COPY job_specs (id, spec, queue) FROM STDIN (FORMAT binary)";
 // What a job is never changes; where it stands does.
 const UPDATE_JOBS: &str = "
     UPDATE jobs
@@ -247,9 +311,6 @@ const SETTLE: &str = "
 const ODD_ROWS: &str = "
     SELECT w.id FROM unnest($1::uuid[], $2::bytea[]) AS w (id, record) LEFT JOIN jobs ON jobs.id = w.id
     WHERE jobs.record IS DISTINCT FROM w.record";
-const INSERT_SPECS: &str = "
-    INSERT INTO job_specs (id, spec, queue) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::text[])
-    ON CONFLICT DO NOTHING";
 const PUT_RESULTS: &str = "
     INSERT INTO job_results (id, result) SELECT * FROM unnest($1::uuid[], $2::bytea[])
     ON CONFLICT (id) DO UPDATE SET result = excluded.result";
@@ -295,20 +356,25 @@ impl<'a> Pipeline<'a> {
         self.calls.push(Box::pin(async move { Ok((table, client.execute_raw(statement, params).await?)) }));
     }
 
+    fn copy(&mut self, table: Table, statement: &'a Statement, rows: CopyRows) {
+        let client = self.client;
+        self.calls.push(Box::pin(async move { Ok((table, rows.send(client, statement).await?)) }));
+    }
+
     fn send_blobs<K: ToSql + Sync + Send>(&mut self, statement: &'a Statement, rows: &'a BlobRows<'a, K>) {
         for piece in pieces(&rows.records) {
             self.send(Table::Other, statement, rows.piece(piece));
         }
     }
 
-    async fn commit(mut self) -> Result<Wrote, StoreError> {
+    async fn commit(mut self) -> Result<Wrote, tokio_postgres::Error> {
         let client = self.client;
         self.calls.push(Box::pin(async move { client.batch_execute("COMMIT").await.map(|()| (Table::Other, 0)) }));
         self.finish().await
     }
 
     /// Each call is sent when it is first polled, so they go out in order.
-    async fn finish(self) -> Result<Wrote, StoreError> {
+    async fn finish(self) -> Result<Wrote, tokio_postgres::Error> {
         let mut wrote = Wrote::default();
         for answer in join_all(self.calls).await {
             match answer? {
@@ -327,7 +393,8 @@ pub async fn add(client: &Client, statements: &RowStatements, batch: Batch) -> R
     let commit = Commit { epoch: 0, batch, logs: Vec::new(), aside: Aside::default() };
     let mut pipeline = Pipeline { client, calls: Vec::new() };
     rows::send(&mut pipeline, statements, &commit)?;
-    pipeline.finish().await.map(drop)
+    pipeline.finish().await?;
+    Ok(())
 }
 
 /// The rows of one statement: not too many, and not too many bytes unless a single row has them.
@@ -494,6 +561,38 @@ impl<'a> JobRows<'a> {
             Box::new(&self.records[piece.clone()]),
             Box::new(&self.created_ats[piece]),
         ]
+    }
+
+    fn copied(&self) -> Result<CopyRows, StoreError> {
+        let mut rows = CopyRows::new();
+        for (at, id) in self.ids.iter().enumerate() {
+            rows.row(9);
+            rows.field(id.as_bytes())?;
+            rows.field(&self.states[at].to_be_bytes())?;
+            rows.field(self.queues[at].as_bytes())?;
+            rows.field(&self.classes[at].to_be_bytes())?;
+            rows.field(&self.priorities[at].to_be_bytes())?;
+            rows.field(&self.seqs[at].to_be_bytes())?;
+            match self.due_ats[at] {
+                Some(due_at) => rows.field(&due_at.to_be_bytes())?,
+                None => rows.null(),
+            }
+            rows.field(self.records[at])?;
+            rows.field(&self.created_ats[at].to_be_bytes())?;
+        }
+        Ok(rows)
+    }
+
+    /// The rows beside these that say what the jobs are.
+    fn copied_specs(&self, specs: &[&[u8]]) -> Result<CopyRows, StoreError> {
+        let mut rows = CopyRows::new();
+        for ((id, spec), queue) in self.ids.iter().zip(specs).zip(&self.queues) {
+            rows.row(3);
+            rows.field(id.as_bytes())?;
+            rows.field(spec)?;
+            rows.field(queue.as_bytes())?;
+        }
+        Ok(rows)
     }
 
     fn changing(&self, piece: Range<usize>) -> Params<'_> {
