@@ -2,7 +2,7 @@
 
 use crate::{
     id::JobId,
-    job::Job,
+    job::{Fnv, Job},
     state::{Failure, FailureKind, State},
     time::Time,
 };
@@ -50,9 +50,13 @@ impl Fingerprint {
     /// Errors are alike when they are of one kind and task type and say the same, whatever numbers and quoted names are
     /// in it.
     pub fn of(task_type: Option<&str>, failure: &Failure) -> Self {
-        let message = shape(&failure.message);
-        let bytes = failure.kind.name().bytes().chain([0]).chain(task_type.unwrap_or_default().bytes()).chain([0]);
-        Self(crate::job::fnv(bytes.chain(message.bytes())))
+        let mut hash = Fnv::default();
+        for part in [failure.kind.name(), task_type.unwrap_or_default()] {
+            hash.write(part.as_bytes());
+            hash.write(&[0]);
+        }
+        hash.write(shape(&failure.message).as_bytes());
+        Self(hash.number())
     }
 
     /// Of a job that waited in the queue too long.

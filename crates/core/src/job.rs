@@ -108,13 +108,34 @@ pub struct Progress {
     pub message: String,
 }
 
+/// The texts of the last job that was made: jobs that come together often have them in common.
+#[derive(Debug, Default)]
+pub(crate) struct Texts {
+    name: Option<Arc<str>>,
+    queue: Option<Arc<str>>,
+    task_type: Option<Arc<str>>,
+}
+
+impl Texts {
+    fn shared(last: &mut Option<Arc<str>>, text: &str) -> Arc<str> {
+        match last {
+            Some(last) if **last == *text => Arc::clone(last),
+            _ => Arc::clone(last.insert(text.into())),
+        }
+    }
+}
+
 impl Job {
     pub fn new(id: JobId, spec: &JobSpec, state: State, seq: u64, now: Time) -> Self {
+        Self::with_texts(&mut Texts::default(), id, spec, state, seq, now)
+    }
+
+    pub(crate) fn with_texts(texts: &mut Texts, id: JobId, spec: &JobSpec, state: State, seq: u64, now: Time) -> Self {
         Self {
             id,
-            name: spec.name.as_str().into(),
-            queue: spec.queue.as_str().into(),
-            task_type: spec.work.task_type().map(Into::into),
+            name: Texts::shared(&mut texts.name, &spec.name),
+            queue: Texts::shared(&mut texts.queue, &spec.queue),
+            task_type: spec.work.task_type().map(|text| Texts::shared(&mut texts.task_type, text)),
             priority: spec.priority,
             requirements: spec.requirements.clone(),
             retry: spec.retry.clone(),
@@ -225,19 +246,38 @@ impl ClassId {
         requirements: &Requirements,
         concurrency: Option<&Concurrency>,
     ) -> Self {
-        let task_type = task_type.unwrap_or_default().bytes();
-        let bytes = queue.bytes().chain([0]).chain(requirements.key()).chain(task_type);
-        Self(match concurrency {
-            None => fnv(bytes),
-            Some(Concurrency { key, limit }) => fnv(bytes.chain([0]).chain(key.bytes()).chain(limit.to_le_bytes())),
-        })
+        let mut hash = Fnv::default();
+        hash.write(queue.as_bytes());
+        hash.write(&[0]);
+        requirements.write_key(&mut hash);
+        hash.write(task_type.unwrap_or_default().as_bytes());
+        if let Some(Concurrency { key, limit }) = concurrency {
+            hash.write(&[0]);
+            hash.write(key.as_bytes());
+            hash.write(&limit.to_le_bytes());
+        }
+        Self(hash.number())
     }
 }
 
 /// FNV-1a, for numbers that go into databases.
-pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> i64 {
-    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.fold(0xcbf2_9ce4_8422_2325, step) as i64
+pub(crate) struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    pub fn write(&mut self, bytes: &[u8]) {
+        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        self.0 = bytes.iter().fold(self.0, step);
+    }
+
+    pub fn number(self) -> i64 {
+        self.0 as i64
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What a job asks of the worker that runs it, and when a worker has it.
 
+use crate::job::Fnv;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -103,28 +104,26 @@ impl Requirements {
         *self == Self::default()
     }
 
-    /// What makes two requirements one kind, as bytes for a number that goes into databases: the encoding must never
-    /// change for what was there before.
-    pub(crate) fn key(&self) -> Vec<u8> {
-        let mut key = Vec::with_capacity(16);
-        key.extend(self.cpu_millis.to_le_bytes());
-        key.extend(self.memory_bytes.to_le_bytes());
+    /// What makes two requirements one kind, for a number that goes into databases: the encoding must never change for
+    /// what was there before.
+    pub(crate) fn write_key(&self, key: &mut Fnv) {
+        key.write(&self.cpu_millis.to_le_bytes());
+        key.write(&self.memory_bytes.to_le_bytes());
         if self.disk_bytes != 0 || self.gpus != 0 || self.constraints.is_some() {
-            key.extend(self.disk_bytes.to_le_bytes());
-            key.extend(self.gpus.to_le_bytes());
+            key.write(&self.disk_bytes.to_le_bytes());
+            key.write(&self.gpus.to_le_bytes());
         }
         if let Some(constraints) = &self.constraints {
-            constraints.write_key(&mut key);
+            constraints.write_key(key);
         }
-        key
     }
 }
 
 impl Constraints {
-    fn write_key(&self, key: &mut Vec<u8>) {
+    fn write_key(&self, key: &mut Fnv) {
         let mut text = |text: &str| {
-            key.extend((text.len() as u64).to_le_bytes());
-            key.extend(text.as_bytes());
+            key.write(&(text.len() as u64).to_le_bytes());
+            key.write(text.as_bytes());
         };
         text(self.isolation.name());
         text(&self.capabilities.len().to_string());

@@ -274,6 +274,14 @@ impl JobSpec {
         }
     }
 
+    /// Whether the two need the same kind of place.
+    pub(crate) fn is_of_class_of(&self, other: &Self) -> bool {
+        self.queue == other.queue
+            && self.work.task_type() == other.work.task_type()
+            && self.requirements == other.requirements
+            && self.concurrency == other.concurrency
+    }
+
     pub fn validate(&self, limits: &Limits) -> Result<(), Invalid> {
         label("name", &self.name)?;
         label("queue", &self.queue)?;

@@ -41,7 +41,7 @@ impl Watches {
             return;
         }
         let placed = batch.placements.iter().filter_map(|placement| placed(placement.job));
-        for job in placed.chain(batch.jobs.iter().map(|write| &write.job)) {
+        for job in placed.chain(batch.jobs.iter().map(|write| &*write.job)) {
             let Some(watchers) = watches.get_mut(&job.id) else { continue };
             let change = Arc::new(job.clone());
             watchers.retain(|watcher| watcher.try_send(Arc::clone(&change)).is_ok());

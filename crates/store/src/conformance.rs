@@ -76,7 +76,7 @@ pub async fn every_kind_of_row_comes_back(store: Arc<dyn Store>) {
     let mut leader = Leader::of(&store).await;
     let jobs: Vec<Job> = all_states().into_iter().enumerate().map(|(i, state)| full_job(i as u64, state)).collect();
     let writes = jobs.iter().map(|job| JobWrite {
-        job: job.clone(),
+        job: job.clone().into(),
         payload: Some(payload(3000)),
         result: (job.seq % 2 == 0).then(|| Arc::from(vec![7; job.seq as usize])),
         data: None,
@@ -204,7 +204,7 @@ pub async fn a_commit_of_logs_alone_counts(store: Arc<dyn Store>) {
 pub async fn odd_rows_do_not_fail_the_others(store: Arc<dyn Store>) {
     let mut leader = Leader::of(&store).await;
     leader.commit(jobs_batch([new(pending(1))]), vec![]).await;
-    let twice = JobWrite { job: Job { attempt: 5, ..pending(1) }, ..new(pending(1)) };
+    let twice = new(Job { attempt: 5, ..pending(1) });
     leader.commit(jobs_batch([known(pending(8)), twice, new(pending(2))]), vec![]).await;
     let found = store.jobs(vec![job_id(1), job_id(2), job_id(8)]).await.expect("jobs");
     assert_eq!(by_id(found), by_id(vec![pending(1), pending(2)]));
@@ -723,12 +723,12 @@ fn token(n: u8) -> WorkerToken {
 
 /// The first write of a job.
 pub(crate) fn new(job: Job) -> JobWrite {
-    JobWrite { job, payload: Some(payload(60)), result: None, data: None, input: None }
+    JobWrite { job: job.into(), payload: Some(payload(60)), result: None, data: None, input: None }
 }
 
 /// A later write of a job.
 pub(crate) fn known(job: Job) -> JobWrite {
-    JobWrite { job, payload: None, result: None, data: None, input: None }
+    JobWrite { job: job.into(), payload: None, result: None, data: None, input: None }
 }
 
 pub(crate) fn jobs_batch(jobs: impl IntoIterator<Item = JobWrite>) -> Batch {

@@ -90,7 +90,8 @@ pub struct ScheduleWrite {
 
 #[derive(Clone, Debug)]
 pub struct JobWrite {
-    pub job: Job,
+    /// Shared with the brain until one of them changes it.
+    pub job: Arc<Job>,
     /// What the job was submitted as, on its first write only.
     pub payload: Option<Arc<[u8]>>,
     /// What the job left as its result, with the write that ends it.

@@ -220,7 +220,7 @@ impl Brain {
         let Some(entry) = self.jobs.get_mut(&dependency) else { return };
         let first = !entry.job.extra.as_ref().is_some_and(|extra| extra.has_dependents);
         if first {
-            entry.job.extra_mut().has_dependents = true;
+            entry.job_mut().extra_mut().has_dependents = true;
             self.mark(dependency);
             // It changes where it stands: a page under way that shows its former row must not pass it over.
             self.index(dependency);
@@ -335,13 +335,14 @@ impl Brain {
     fn tell(&mut self, id: JobId, dependent: JobId) {
         let Some(state) = self.state_kind(id).filter(|state| state.is_finished()) else { return };
         let Some(entry) = self.jobs.get_mut(&dependent) else { return };
-        let Some(extra) = entry.job.extra.as_mut() else { return };
+        let job = entry.job_mut();
+        let Some(extra) = job.extra.as_mut() else { return };
         let done = match (state, extra.on_dependency_failure) {
             (StateKind::Succeeded, _) | (_, OnDependencyFailure::Run) => true,
             (_, OnDependencyFailure::Wait) => return,
             (_, OnDependencyFailure::Cancel) => false,
         };
-        let waiting = matches!(entry.job.state, State::Waiting { .. });
+        let waiting = matches!(job.state, State::Waiting { .. });
         if !done {
             if waiting {
                 let cancelled = self.step(dependent, &Event::Cancel(because(id, state)));
@@ -385,6 +386,9 @@ impl Brain {
 /// The places of jobs that come together in an order in which each follows those it depends on, and else the order they
 /// came in. On a cycle there is none: then one that is on it, or waits for it.
 pub(super) fn in_order(jobs: &[NewJob]) -> Result<Vec<usize>, JobId> {
+    if jobs.iter().all(|job| job.spec.depends_on.is_empty()) {
+        return Ok((0..jobs.len()).collect());
+    }
     let places: IdMap<JobId, usize> = jobs.iter().enumerate().map(|(place, job)| (job.id, place)).collect();
     let before = |place: usize| jobs[place].spec.depends_on.iter().filter_map(|id| places.get(id)).copied();
     if (0..jobs.len()).all(|place| before(place).all(|dependency| dependency < place)) {

@@ -17,7 +17,7 @@ impl Brain {
 
     /// A job as the last input left it, if it is in memory.
     pub fn job(&self, id: JobId) -> Option<&Job> {
-        self.jobs.get(&id).map(|entry| &entry.job)
+        self.jobs.get(&id).map(|entry| &*entry.job)
     }
 
     pub fn jobs_in_memory(&self) -> usize {
@@ -26,12 +26,12 @@ impl Brain {
 
     /// The jobs in memory whose last change is in a batch up to this one.
     pub fn settled_by(&self, batch: u64) -> impl Iterator<Item = &Job> {
-        self.jobs.values().filter(move |entry| entry.batch <= batch).map(|entry| &entry.job)
+        self.jobs.values().filter(move |entry| entry.batch <= batch).map(|entry| &*entry.job)
     }
 
     /// Whether something keeps a job in memory once its last change is durable.
     pub fn has_use_for(&self, job: &Job) -> bool {
-        self.stays(job) || self.leaving.contains(&job.id)
+        self.jobs.get(&job.id).is_some_and(|entry| self.stays(entry)) || self.leaving.contains(&job.id)
     }
 
     /// Whether every execution that is known belongs to an active job in memory.

@@ -39,7 +39,8 @@ impl Brain {
     fn check_classes(&self, jobs: &[NewJob]) -> Result<(), Refusal> {
         let limit = self.config.class_limit;
         let mut new: HashSet<ClassId> = HashSet::new();
-        for job in jobs {
+        let alike = |one: &NewJob, other: &NewJob| one.spec.is_of_class_of(&other.spec);
+        for job in jobs.chunk_by(alike).filter_map(|group| group.first()) {
             let spec = &job.spec;
             let class = ClassId::of(&spec.queue, spec.work.task_type(), &spec.requirements, spec.concurrency.as_ref());
             if !self.ready.knows(class) {
@@ -76,7 +77,7 @@ impl Brain {
         };
         let (state, waiting_on) = self.link(id, &spec, plain);
         let seq = self.next_seq();
-        let mut job = Job::new(id, &spec, state, seq, self.now);
+        let mut job = Job::with_texts(&mut self.texts, id, &spec, state, seq, self.now);
         if waiting_on > 0 || parent.is_some() || tick.is_some() {
             let extra = job.extra_mut();
             (extra.waiting_on, extra.parent) = (waiting_on, parent);
@@ -109,7 +110,8 @@ impl Brain {
             self.await_again(id)?;
         }
         if by_hand && let Some(entry) = self.jobs.get_mut(&id) {
-            (entry.job.attempt, entry.job.losses) = (0, 0);
+            let job = entry.job_mut();
+            (job.attempt, job.losses) = (0, 0);
         }
         self.step(id, &event)?;
         self.state_of(id)
@@ -118,7 +120,7 @@ impl Brain {
     pub(super) fn resume(&mut self, id: JobId, payload: Arc<[u8]>) -> Result<Answer, Refusal> {
         self.step(id, &Event::Resume)?;
         if let Some(entry) = self.jobs.get_mut(&id) {
-            entry.job.extra_mut().has_data = true;
+            entry.job_mut().extra_mut().has_data = true;
             entry.input = Some(payload);
         }
         self.state_of(id)
@@ -142,7 +144,7 @@ impl Brain {
     fn discard(&mut self, id: JobId) -> bool {
         let Some(entry) = self.jobs.get_mut(&id) else { return false };
         let Some(letter) = DeadLetter::of(&entry.job) else { return false };
-        if std::mem::replace(&mut entry.job.extra_mut().discarded, true) {
+        if std::mem::replace(&mut entry.job_mut().extra_mut().discarded, true) {
             return false;
         }
         self.mark(id);
@@ -173,7 +175,7 @@ impl Brain {
         data: Option<Arc<[u8]>>,
     ) -> Result<(), Refusal> {
         self.step(id, &Event::Progress(execution))?;
-        if let Some(current) = self.jobs.get_mut(&id).and_then(|entry| entry.job.current_mut()) {
+        if let Some(current) = self.jobs.get_mut(&id).and_then(|entry| entry.job_mut().current_mut()) {
             current.progress = Some(progress);
         }
         self.put_data(id, data);
@@ -182,7 +184,7 @@ impl Brain {
 
     fn put_data(&mut self, id: JobId, data: Option<Arc<[u8]>>) {
         if let (Some(data), Some(entry)) = (data, self.jobs.get_mut(&id)) {
-            entry.job.extra_mut().has_data = true;
+            entry.job_mut().extra_mut().has_data = true;
             entry.data = Some(data);
         }
     }

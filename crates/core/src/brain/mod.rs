@@ -45,7 +45,7 @@ pub use schedules::ScheduleView;
 use crate::{
     defect::{Defect, planted},
     id::{ExecutionId, IdMap, JobId, ScheduleId, WorkerId, made},
-    job::{ClassId, Execution, Job, Progress},
+    job::{ClassId, Execution, Job, Progress, Texts},
     placement::{Needs, SchedulerSettings},
     protocol::{Finished, Hello, StopReason},
     provider::ProviderRecord,
@@ -133,6 +133,7 @@ pub struct Brain {
     batch: u64,
 
     jobs: IdMap<JobId, Entry>,
+    texts: Texts,
     executions: IdMap<ExecutionId, JobId>,
     ready: Ready,
     timers: Timers,
@@ -174,7 +175,9 @@ pub struct Brain {
 
 #[derive(Debug)]
 struct Entry {
-    job: Job,
+    job: Arc<Job>,
+    /// What the job says, at hand.
+    class: ClassId,
     /// The batch of its last change.
     batch: u64,
     /// The batch that gave it to its worker, while that is not in its row.
@@ -187,8 +190,15 @@ struct Entry {
 
 impl Entry {
     /// A job as the store has it.
-    fn stored(job: Job) -> Self {
-        Self { job, batch: 0, placed: None, payload: None, result: None, data: None, input: None }
+    fn stored(job: impl Into<Arc<Job>>) -> Self {
+        let job = job.into();
+        let class = job.class();
+        Self { job, class, batch: 0, placed: None, payload: None, result: None, data: None, input: None }
+    }
+
+    /// To be changed. What is on its way to the store stays as it is.
+    fn job_mut(&mut self) -> &mut Job {
+        Arc::make_mut(&mut self.job)
     }
 }
 
@@ -231,6 +241,7 @@ impl Brain {
             made: 0,
             batch: 1,
             jobs: IdMap::default(),
+            texts: Texts::default(),
             executions: IdMap::default(),
             fleet: Fleet::default(),
             tokens: loaded.tokens.into_iter().map(|token| (token.hash, token)).collect(),
@@ -495,8 +506,8 @@ impl Brain {
                 let answer = self.restart_handler(worker, handler);
                 self.answer(caller, answer);
             }
-            Input::Ready { class, priority, limit, jobs } => self.take_ready(class, priority, limit, &jobs),
-            Input::Due { limit, jobs } => self.take_due(limit, &jobs),
+            Input::Ready { class, priority, limit, jobs } => self.take_ready(class, priority, limit, jobs),
+            Input::Due { limit, jobs } => self.take_due(limit, jobs),
             Input::Dependents { of, each, jobs } => self.take_dependents(&of, each, jobs),
             Input::Park { lease } => self.park(lease),
         }
@@ -535,18 +546,19 @@ impl Brain {
         let leaving = std::mem::take(&mut self.leaving);
         for id in batch.jobs.iter().map(|write| write.job.id).chain(leaving) {
             let Some(entry) = self.jobs.get(&id) else { continue };
-            if entry.batch <= batch.number && !self.stays(&entry.job) {
+            if entry.batch <= batch.number && !self.stays(entry) {
                 self.jobs.remove(&id);
             }
         }
     }
 
-    fn stays(&self, job: &Job) -> bool {
+    fn stays(&self, entry: &Entry) -> bool {
+        let Entry { job, class, .. } = entry;
         let kind = job.state.kind();
         kind.is_active()
             || self.dependencies.needs(job.id)
             || self.schedules.needs(job)
-            || (!kind.is_finished() && (self.ready.holds(job) || self.timer_held(job)))
+            || (!kind.is_finished() && (self.ready.holds(*class, job) || self.timer_held(job)))
     }
 
     fn timer_held(&self, job: &Job) -> bool {
@@ -561,7 +573,7 @@ impl Brain {
             if let Some(entry) = self.jobs.get_mut(&id) {
                 let (payload, result) = (entry.payload.take(), entry.result.take());
                 let (data, input) = (entry.data.take(), entry.input.take());
-                batch.jobs.push(JobWrite { job: entry.job.clone(), payload, result, data, input });
+                batch.jobs.push(JobWrite { job: Arc::clone(&entry.job), payload, result, data, input });
             }
         }
         (batch.placements, batch.settled) = self.placements.take(self.batch, self.elapsed);
@@ -620,8 +632,9 @@ impl Brain {
         let keeps_place = matches!(event, Event::Fail(..) | Event::Release(_) | Event::Assign(_));
         let seq = if keeps_place { None } else { Some(self.next_seq()) };
         if let Some(entry) = self.jobs.get_mut(&id) {
-            entry.job.state = state;
-            entry.job.seq = seq.filter(|_| matches!(entry.job.state, State::Pending { .. })).unwrap_or(entry.job.seq);
+            let job = entry.job_mut();
+            job.state = state;
+            job.seq = seq.filter(|_| matches!(job.state, State::Pending { .. })).unwrap_or(job.seq);
         }
         self.index(id);
         match event {
@@ -653,8 +666,8 @@ impl Brain {
             self.timers.remove(at, id);
         }
         if let State::Pending { .. } = entry.job.state {
-            let class = entry.job.class();
-            self.ready.remove(&entry.job);
+            let class = entry.class;
+            self.ready.remove(class, &entry.job);
             self.touch(class);
         }
     }
@@ -668,8 +681,8 @@ impl Brain {
             None => {}
         }
         if let State::Pending { .. } = entry.job.state {
-            let class = entry.job.class();
-            self.ready.insert(&entry.job);
+            let class = entry.class;
+            self.ready.insert(class, &entry.job);
             self.touch(class);
         }
     }
@@ -750,7 +763,7 @@ impl Brain {
 
     fn started(&mut self, id: JobId, execution: ExecutionId, at: Time) -> Result<(), Refusal> {
         self.step(id, &Event::Start(execution))?;
-        if let Some(current) = self.jobs.get_mut(&id).and_then(|entry| entry.job.current_mut()) {
+        if let Some(current) = self.jobs.get_mut(&id).and_then(|entry| entry.job_mut().current_mut()) {
             current.started_at = Some(at);
         }
         self.note_begun(id, execution);
@@ -765,11 +778,12 @@ impl Brain {
         self.note_history(id, &outcome);
         if let Some(entry) = self.jobs.get_mut(&id) {
             let lost = matches!(&outcome, Outcome::Failed(failure) if failure.kind == FailureKind::WorkerLost);
-            entry.job.losses += u32::from(lost && !planted(Defect::LossNotCounted));
+            let job = entry.job_mut();
+            job.losses += u32::from(lost && !planted(Defect::LossNotCounted));
             let counts =
                 outcome.counts() || matches!(outcome, Outcome::Blocked { .. }) && planted(Defect::BlockCounted);
-            entry.job.attempt -= u32::from(!counts).min(entry.job.attempt);
-            if let Some(current) = entry.job.current_mut() {
+            job.attempt -= u32::from(!counts).min(job.attempt);
+            if let Some(current) = job.current_mut() {
                 (current.finished_at, current.outcome, current.log_entries) = (Some(at), Some(outcome), log_entries);
             }
         }

@@ -94,7 +94,7 @@ impl Brain {
     fn revived(&mut self, id: JobId) {
         let Some(entry) = self.jobs.get_mut(&id) else { return };
         let failure = entry.job.last_failure().cloned();
-        if let Some(extra) = &mut entry.job.extra {
+        if let Some(extra) = &mut entry.job_mut().extra {
             extra.rejected = None;
             if std::mem::take(&mut extra.discarded) {
                 return;

@@ -6,7 +6,7 @@ use crate::{
     job::{ClassId, Job},
     spec::Priority,
 };
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 /// What a page is read from. At most one page of each is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,15 +90,17 @@ impl Brain {
         self.effects.push(Effect::ReadReady { class, priority, after, limit: self.config.window });
     }
 
-    pub(super) fn take_ready(&mut self, class: ClassId, priority: Priority, limit: usize, found: &[Job]) {
-        let whole = self.ready.whole(class, priority, found);
+    pub(super) fn take_ready(&mut self, class: ClassId, priority: Priority, limit: usize, found: Vec<Job>) {
+        let found = shared(found);
+        let whole = self.ready.whole(class, priority, &found);
         let keep = self.take_page(Source::Line(class, priority), whole);
         self.ready.loaded(class, priority, found.len() < limit, whole, &keep);
         self.touched.push(class);
     }
 
-    pub(super) fn take_due(&mut self, limit: usize, found: &[Job]) {
-        let whole = self.timers.whole(found);
+    pub(super) fn take_due(&mut self, limit: usize, found: Vec<Job>) {
+        let found = shared(found);
+        let whole = self.timers.whole(&found);
         let keep = self.take_page(Source::Timers, whole);
         self.timers.loaded(found.len() < limit, whole, &keep);
     }
@@ -110,7 +112,7 @@ impl Brain {
     }
 
     /// Brings a page into memory, and returns the jobs of it of which the page still tells the truth.
-    fn take_page(&mut self, source: Source, found: &[Job]) -> Vec<Job> {
+    fn take_page(&mut self, source: Source, found: &[Arc<Job>]) -> Vec<Arc<Job>> {
         let mut keep = Vec::with_capacity(found.len());
         for job in found {
             let current = match self.jobs.get(&job.id) {
@@ -118,11 +120,15 @@ impl Brain {
                 None => !self.reads.may_be_old(source, job.id),
             };
             if current {
-                self.jobs.entry(job.id).or_insert_with(|| Entry::stored(job.clone()));
-                keep.push(job.clone());
+                self.jobs.entry(job.id).or_insert_with(|| Entry::stored(Arc::clone(job)));
+                keep.push(Arc::clone(job));
             }
         }
         self.reads.answered(source);
         keep
     }
+}
+
+fn shared(jobs: Vec<Job>) -> Vec<Arc<Job>> {
+    jobs.into_iter().map(Arc::new).collect()
 }

@@ -5,7 +5,7 @@
 //! whoever loads applies it to the rows that are behind it.
 
 use super::{
-    Brain, Entry,
+    Brain,
     batch::{BatchId, Placement},
 };
 use crate::{
@@ -100,6 +100,6 @@ impl Brain {
 
     /// The job as it is, when its row is behind.
     pub fn placed(&self, id: JobId) -> Option<&Job> {
-        self.jobs.get(&id).filter(|entry| entry.placed.is_some()).map(|Entry { job, .. }| job)
+        self.jobs.get(&id).filter(|entry| entry.placed.is_some()).map(|entry| &*entry.job)
     }
 }

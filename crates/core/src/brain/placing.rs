@@ -37,13 +37,13 @@ impl Brain {
         if let Some(entry) = self.jobs.get_mut(&id)
             && (entry.job.attempt == 0 || !planted(Defect::RetryNotCounted))
         {
-            entry.job.attempt += 1;
+            entry.job_mut().attempt += 1;
         }
         let bound = self.step(id, &Event::Assign(Run { execution, worker }));
         debug_assert!(bound.is_ok(), "{bound:?}");
         let Some(entry) = self.jobs.get_mut(&id).filter(|_| bound.is_ok()) else { return false };
         let (attempt, needs) = (entry.job.attempt, entry.job.requirements.clone());
-        entry.job.begin(Execution::new(Run { execution, worker }, attempt, self.now));
+        entry.job_mut().begin(Execution::new(Run { execution, worker }, attempt, self.now));
         self.executions.insert(execution, id);
         self.fleet.give(worker, execution, &needs);
         self.note_taken(worker, execution);
@@ -113,7 +113,7 @@ impl Brain {
         let Some(entry) = self.jobs.get_mut(&id).filter(|entry| entry.job.state.kind() == StateKind::Pending) else {
             return;
         };
-        entry.job.extra_mut().rejected = Some(failure);
+        entry.job_mut().extra_mut().rejected = Some(failure);
         self.fire(id, &Event::Reject);
     }
 

@@ -12,7 +12,7 @@
 use super::SEQ_PER_MS;
 use crate::{
     defect::{Defect, planted},
-    id::JobId,
+    id::{IdMap, JobId},
     job::{ClassId, Job},
     spec::{Concurrency, Priority},
     time::{Millis, Time},
@@ -26,7 +26,7 @@ use std::{
 pub(super) struct Ready {
     window: usize,
     now: Time,
-    classes: HashMap<ClassId, Class>,
+    classes: IdMap<ClassId, Class>,
     /// The classes that nothing is known to hold.
     heads: BTreeSet<Head>,
     held: HashMap<Gate, BTreeSet<Head>>,
@@ -96,7 +96,7 @@ impl Ready {
         Self {
             window,
             now: Time::default(),
-            classes: HashMap::new(),
+            classes: IdMap::default(),
             heads: BTreeSet::new(),
             held: HashMap::new(),
             ageing: HashMap::new(),
@@ -144,8 +144,8 @@ impl Ready {
     }
 
     /// Puts a pending job in line.
-    pub fn insert(&mut self, job: &Job) {
-        let (window, id) = (self.window, job.class());
+    pub fn insert(&mut self, id: ClassId, job: &Job) {
+        let window = self.window;
         let class = self.classes.entry(id).or_default();
         class.learn(job);
         class.lines[job.priority as usize].insert(window, job.seq, job.id);
@@ -153,8 +153,7 @@ impl Ready {
     }
 
     /// Takes a job out of line, wherever it stands.
-    pub fn remove(&mut self, job: &Job) {
-        let id = job.class();
+    pub fn remove(&mut self, id: ClassId, job: &Job) {
         if let Some(class) = self.classes.get_mut(&id) {
             class.lines[job.priority as usize].window.remove(&job.seq);
             self.rank(id);
@@ -162,9 +161,9 @@ impl Ready {
     }
 
     /// Whether a pending job is held in memory because of its place in line.
-    pub fn holds(&self, job: &Job) -> bool {
+    pub fn holds(&self, id: ClassId, job: &Job) -> bool {
         self.classes
-            .get(&job.class())
+            .get(&id)
             .is_some_and(|class| class.lines[job.priority as usize].window.get(&job.seq) == Some(&job.id))
     }
 
@@ -216,14 +215,14 @@ impl Ready {
     }
 
     /// The part of a page between whose jobs no other can be missing.
-    pub fn whole<'a>(&self, class: ClassId, priority: Priority, found: &'a [Job]) -> &'a [Job] {
+    pub fn whole<'a>(&self, class: ClassId, priority: Priority, found: &'a [Arc<Job>]) -> &'a [Arc<Job>] {
         let missed = self.classes.get(&class).and_then(|class| class.lines[priority as usize].missed);
         let end = missed.map_or(found.len(), |missed| found.partition_point(|job| job.seq < missed));
         &found[..end]
     }
 
     /// Takes in the whole part of a page, which was the `last` if it was short; `keep` are those that still wait.
-    pub fn loaded(&mut self, class: ClassId, priority: Priority, last: bool, whole: &[Job], keep: &[Job]) {
+    pub fn loaded(&mut self, class: ClassId, priority: Priority, last: bool, whole: &[Arc<Job>], keep: &[Arc<Job>]) {
         if let Some(entry) = self.classes.get_mut(&class) {
             whole.first().into_iter().for_each(|job| entry.learn(job));
             entry.lines[priority as usize].loaded(last, whole, keep);
@@ -401,7 +400,7 @@ impl Line {
         }
     }
 
-    fn loaded(&mut self, last: bool, whole: &[Job], keep: &[Job]) {
+    fn loaded(&mut self, last: bool, whole: &[Arc<Job>], keep: &[Arc<Job>]) {
         self.reading = false;
         self.window.extend(keep.iter().map(|job| (job.seq, job.id)));
         self.end = whole.last().map_or(self.end, |job| self.end.max(job.seq));
@@ -413,8 +412,9 @@ impl Line {
 impl Ready {
     /// Whether a pending job is in line, or beyond what has been read of it.
     pub fn will_reach(&self, job: &Job) -> bool {
-        let line = self.classes.get(&job.class()).map(|class| &class.lines[job.priority as usize]);
-        self.holds(job) || line.is_some_and(|line| line.more && job.seq > line.end)
+        let id = job.class();
+        let line = self.classes.get(&id).map(|class| &class.lines[job.priority as usize]);
+        self.holds(id, job) || line.is_some_and(|line| line.more && job.seq > line.end)
     }
 
     pub fn longest_window(&self) -> usize {

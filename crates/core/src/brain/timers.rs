@@ -3,7 +3,7 @@
 //! Only what is due soonest is in memory; the rest stays in the store and is read as time comes near.
 
 use crate::{id::JobId, job::Job, time::Time};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 type At = (Time, JobId);
 
@@ -93,16 +93,16 @@ impl Timers {
     }
 
     /// The part of a page between whose timers no other can be missing.
-    pub fn whole<'a>(&self, found: &'a [Job]) -> &'a [Job] {
+    pub fn whole<'a>(&self, found: &'a [Arc<Job>]) -> &'a [Arc<Job>] {
         let end = self.missed.map_or(found.len(), |missed| found.partition_point(|job| timer_of(job) < Some(missed)));
         &found[..end]
     }
 
     /// Takes in the whole part of a page, which was the `last` if it was short; `keep` are those that still hold.
-    pub fn loaded(&mut self, last: bool, whole: &[Job], keep: &[Job]) {
+    pub fn loaded(&mut self, last: bool, whole: &[Arc<Job>], keep: &[Arc<Job>]) {
         self.reading = false;
-        self.window.extend(keep.iter().filter_map(timer_of));
-        self.end = self.end.max(whole.last().and_then(timer_of));
+        self.window.extend(keep.iter().filter_map(|job| timer_of(job)));
+        self.end = self.end.max(whole.last().and_then(|job| timer_of(job)));
         self.more = !last || self.missed.is_some();
     }
 }

@@ -291,7 +291,7 @@ impl World {
         }
         let (mut assigned, mut moved) = (Vec::new(), Vec::new());
         let placed: Vec<Job> = batch.placements.iter().map(|placement| self.placed_now(placement.job)).collect();
-        for job in batch.jobs.iter().map(|write| &write.job).chain(&placed) {
+        for job in batch.jobs.iter().map(|write| &*write.job).chain(&placed) {
             let before = self.ledger.put(job);
             self.check_job(before.as_ref(), job);
             let run = job.state.run().copied();
@@ -576,7 +576,7 @@ impl World {
         for write in &batch.jobs {
             if let Some(job) = brain.job(write.job.id)
                 && job.state.kind().is_finished()
-                && *job == write.job
+                && *job == *write.job
                 && !brain.has_use_for(job)
             {
                 broken(Rule::MemoryIsBounded, job.id, "it ended and is still in memory");
