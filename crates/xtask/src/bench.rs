@@ -43,9 +43,9 @@ pub struct Args {
 pub fn run(root: &Path, args: &Args) -> Result<()> {
     let measures = args.document.is_none();
     let agent = measures.then(|| agent::build(root, true)).transpose()?;
-    cargo(root, &["build", "--release", "-p", "hodei", "-p", "hodei-bench"], &[])?;
-    let mut bench = Command::new(root.join("target/release/hodei-bench"));
-    bench.arg("--hodei").arg(root.join("target/release/hodei")).arg("--root").arg(root);
+    cargo(root, &["build", "--profile", "dist", "-p", "hodei", "-p", "hodei-bench"], &[])?;
+    let mut bench = Command::new(root.join("target/dist/hodei-bench"));
+    bench.arg("--hodei").arg(root.join("target/dist/hodei")).arg("--root").arg(root);
     for (name, wanted) in [("--peers", args.peers), ("--growth", args.growth)] {
         if wanted {
             bench.arg(name);

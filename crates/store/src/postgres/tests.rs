@@ -108,9 +108,9 @@ async fn an_old_database_comes_up() {
         old.execute(sql, &[&step.version, &step.name]).await.expect("version");
     }
     for row in conformance::old_rows() {
-        let (job, id) = (row.columns(), row.job.id.0);
+        let (job, id, class) = (row.columns(), row.job.id.0, row.job.class().0);
         let sql = "INSERT INTO jobs VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-        let key: [&(dyn ToSql + Sync); 5] = [&id, &job.state, &job.queue, &job.class, &job.priority];
+        let key: [&(dyn ToSql + Sync); 5] = [&id, &job.state, &job.queue, &class, &job.priority];
         let rest: [&(dyn ToSql + Sync); 4] = [&job.seq, &job.due_at, &job.created_at, &row.record];
         old.execute(sql, &[&key[..], &rest].concat()).await.expect("row");
         old.execute("INSERT INTO job_specs VALUES ($1, '')", &[&id]).await.expect("what the job is");

@@ -501,7 +501,10 @@ impl<'a> CommitRows<'a> {
             batch: signed(batch.number),
             placements: (!batch.placements.is_empty()).then_some(&blobs.placements[..]),
             settled: settled.unzip(),
-            new_jobs: JobRows::new(new_jobs(batch), &blobs.new_jobs),
+            new_jobs: JobRows {
+                classes: new_jobs(batch).map(|write| write.job.class().0).collect(),
+                ..JobRows::new(new_jobs(batch), &blobs.new_jobs)
+            },
             known_jobs: JobRows::new(known_jobs(batch), &blobs.known_jobs),
             specs: BlobRows {
                 keys: new_jobs(batch).map(|write| write.job.id.0).collect(),
@@ -524,6 +527,7 @@ struct JobRows<'a> {
     ids: Vec<Uuid>,
     states: Vec<i16>,
     queues: Vec<&'a str>,
+    /// Of new ones: it never changes.
     classes: Vec<i64>,
     priorities: Vec<i16>,
     seqs: Vec<i64>,
@@ -540,7 +544,6 @@ impl<'a> JobRows<'a> {
             rows.ids.push(Uuid::from_bytes(*job.id));
             rows.states.push(job.state);
             rows.queues.push(job.queue);
-            rows.classes.push(job.class);
             rows.priorities.push(job.priority);
             rows.seqs.push(job.seq);
             rows.due_ats.push(job.due_at);

@@ -54,15 +54,18 @@ fn write_data(transaction: &Transaction, jobs: &[JobWrite]) -> Written {
     Ok(())
 }
 
+const INSERT_EDGE: &str = "INSERT INTO edges (dependency, dependent) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
 const DROP_EDGE: &str = "DELETE FROM edges WHERE dependency = ?1 AND dependent = ?2";
 
 fn write_edges(transaction: &Transaction, batch: &Batch) -> Written {
-    for Edge { dependency, dependent } in &batch.edges {
-        let sql = "INSERT INTO edges (dependency, dependent) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
-        transaction.prepare_cached(sql)?.execute((dependency.as_bytes(), dependent.as_bytes()))?;
-    }
-    for Edge { dependency, dependent } in &batch.dropped_edges {
-        transaction.prepare_cached(DROP_EDGE)?.execute((dependency.as_bytes(), dependent.as_bytes()))?;
+    for (sql, edges) in [(INSERT_EDGE, &batch.edges), (DROP_EDGE, &batch.dropped_edges)] {
+        if edges.is_empty() {
+            continue;
+        }
+        let mut statement = transaction.prepare_cached(sql)?;
+        for Edge { dependency, dependent } in edges {
+            statement.execute((dependency.as_bytes(), dependent.as_bytes()))?;
+        }
     }
     Ok(())
 }

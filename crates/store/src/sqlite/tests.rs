@@ -68,7 +68,7 @@ async fn an_old_database_comes_up() {
     for row in conformance::old_rows() {
         let job = row.columns();
         let sql = "INSERT INTO jobs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
-        let key = (job.id, job.state, job.queue, job.class, job.priority);
+        let key = (job.id, job.state, job.queue, row.job.class().0, job.priority);
         let row = (key.0, key.1, key.2, key.3, key.4, job.seq, job.due_at, job.created_at, &row.record);
         old.execute(sql, row).expect("row");
     }

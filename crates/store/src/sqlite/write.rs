@@ -213,7 +213,7 @@ impl<'a> JobStatements<'a> {
             job.id,
             job.state,
             job.queue,
-            job.class,
+            write.job.class().0,
             job.priority,
             job.seq,
             job.due_at,
