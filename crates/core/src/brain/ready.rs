@@ -12,7 +12,7 @@
 use super::SEQ_PER_MS;
 use crate::{
     defect::{Defect, planted},
-    id::{IdMap, JobId},
+    id::JobId,
     job::{ClassId, Job},
     spec::{Concurrency, Priority},
     time::{Millis, Time},
@@ -26,7 +26,7 @@ use std::{
 pub(super) struct Ready {
     window: usize,
     now: Time,
-    classes: IdMap<ClassId, Class>,
+    classes: HashMap<ClassId, Class>,
     /// The classes that nothing is known to hold.
     heads: BTreeSet<Head>,
     held: HashMap<Gate, BTreeSet<Head>>,
@@ -96,7 +96,7 @@ impl Ready {
         Self {
             window,
             now: Time::default(),
-            classes: IdMap::default(),
+            classes: HashMap::new(),
             heads: BTreeSet::new(),
             held: HashMap::new(),
             ageing: HashMap::new(),

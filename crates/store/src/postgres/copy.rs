@@ -1,4 +1,4 @@
-//! Many new rows, as `COPY … FROM STDIN (FORMAT binary)` reads them. Each costs PostgreSQL about half of an insert.
+//! Many new rows, as `COPY … FROM STDIN (FORMAT binary)` reads them. Each costs PostgreSQL less than an insert.
 
 use crate::StoreError;
 use futures::SinkExt;
