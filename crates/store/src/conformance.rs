@@ -262,7 +262,7 @@ pub async fn columns_follow_updates(store: Arc<dyn Store>) {
 }
 
 pub async fn placements_are_kept_until_they_are_settled(store: Arc<dyn Store>) {
-    let placement = |n: u64| Placement { job: job_id(n), run: run(n), at: Time(500), released_to: None };
+    let placement = |n: u64| Placement { job: job_id(n), run: Some(run(n)), at: Time(500), released_to: None };
     let mut leader = Leader::of(&store).await;
     leader.commit(Batch { placements: vec![placement(1), placement(2)], ..Batch::default() }, vec![]).await;
     leader.commit(Batch { placements: vec![placement(3)], ..Batch::default() }, vec![]).await;

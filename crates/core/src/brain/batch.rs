@@ -28,7 +28,7 @@ pub struct Batch {
     /// The brain's time. It never runs backwards, not even over a restart.
     pub now: Time,
     pub jobs: Vec<JobWrite>,
-    /// Jobs that were given to workers and whose rows are left as they are: most change again within milliseconds.
+    /// Jobs that went on and whose rows are left as they are: most change again within milliseconds.
     pub placements: Vec<Placement>,
     /// Batches whose placements are all in rows by now and need not be kept.
     pub settled: Vec<BatchId>,
@@ -102,13 +102,15 @@ pub struct JobWrite {
     pub input: Option<Arc<[u8]>>,
 }
 
-/// A pending job went to a worker, or one that waited for others and was released in the same batch.
+/// A job went on and its row does not say so: it got a place in line because nothing it waited for is left, or a worker, or both.
+/// The latest of a job says it all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     pub job: JobId,
-    pub run: Run,
+    /// With which worker, if it has one.
+    pub run: Option<Run>,
     pub at: Time,
-    /// Its place in line, if it was released in this batch.
+    /// Its place in line, if its row still waits for others.
     #[serde(default)]
     pub released_to: Option<u64>,
 }
@@ -116,24 +118,31 @@ pub struct Placement {
 impl Placement {
     /// Brings the job up to date, and says whether its row was behind.
     pub fn apply(&self, job: &mut Job) -> bool {
-        let is_behind = job.executions.last().is_none_or(|last| last.id < self.run.execution);
-        let Some(state) = is_behind.then(|| self.next(&job.state)).flatten() else { return false };
+        let Some(state) = self.is_ahead_of(job).then(|| self.next(&job.state)).flatten() else { return false };
         if let Some(seq) = self.released_to {
             job.extra_mut().waiting_on = 0;
             job.seq = seq;
         }
         job.state = state;
-        job.attempt += 1;
-        job.begin(Execution::new(self.run, job.attempt, self.at));
+        if let Some(run) = self.run {
+            job.attempt += 1;
+            job.begin(Execution::new(run, job.attempt, self.at));
+        }
         true
     }
 
-    fn next(&self, state: &State) -> Option<State> {
-        let assign = Event::Assign(self.run);
-        match self.released_to {
-            Some(_) => state.next(&Event::Satisfied(None), self.at).ok()?.next(&assign, self.at).ok(),
-            None => state.next(&assign, self.at).ok(),
+    /// Places in line and executions are given in a rising order, so a row tells whether it was written later.
+    fn is_ahead_of(&self, job: &Job) -> bool {
+        match self.run {
+            Some(run) => job.executions.last().is_none_or(|last| last.id < run.execution),
+            None => self.released_to.is_some_and(|seq| job.seq < seq),
         }
+    }
+
+    fn next(&self, state: &State) -> Option<State> {
+        let released = self.released_to.map(|_| Event::Satisfied(None));
+        let mut events = released.into_iter().chain(self.run.map(Event::Assign));
+        events.try_fold(state.clone(), |state, event| state.next(&event, self.at).ok())
     }
 }
 

@@ -5,7 +5,7 @@
 //! otherwise page by page behind a durable mark, so that a crash in between neither loses nor repeats a word of it. A
 //! page has those that wait for any of many ends.
 
-use super::{Brain, Edge, Effect, Entry, NewJob, Refusal, Settling, pages::Source};
+use super::{Brain, Edge, Effect, Entry, NewJob, Placement, Refusal, Settling, pages::Source};
 use crate::{
     defect::{Defect, planted},
     id::{IdMap, IdSet, JobId},
@@ -33,7 +33,7 @@ pub(super) struct Dependencies {
     unread: VecDeque<JobId>,
     /// Ends that are to be told in this turn.
     ended: VecDeque<JobId>,
-    /// Jobs that this turn released and for which nothing is to be written yet.
+    /// Jobs that this turn released, until it is known whether it also gives them to workers.
     released: IdSet<JobId>,
     /// Jobs that are over and that unfinished ones depend on, as far as this turn has asked for it or made it so.
     pub awaited: IdSet<JobId>,
@@ -86,7 +86,7 @@ impl Dependencies {
         self.held.contains_key(&job) || self.settling.contains_key(&job)
     }
 
-    /// Whether this turn released a job for which nothing is to be written yet; the caller sees to that.
+    /// Whether this turn released a job and nothing says so yet; the caller sees to that.
     pub fn take_released(&mut self, job: JobId) -> bool {
         self.released.remove(&job)
     }
@@ -367,7 +367,7 @@ impl Brain {
         }
     }
 
-    /// A job that was released and given to a worker in the same turn needs no row for it: its placement says both.
+    /// A job that is given to a worker in the turn that releases it needs no other word of that.
     pub(super) fn note_release(&mut self, id: JobId) {
         if let Some(entry) = self.jobs.get_mut(&id)
             && entry.batch != self.batch
@@ -378,8 +378,19 @@ impl Brain {
         self.reads.note_change(id, self.batch);
     }
 
+    /// A released job that stands in line in memory needs no row yet; what is read from the store is found by its row.
     pub(super) fn write_releases(&mut self) {
-        self.dirty_jobs.extend(std::mem::take(&mut self.dependencies.released));
+        for id in std::mem::take(&mut self.dependencies.released) {
+            let Some(entry) = self.jobs.get_mut(&id) else { continue };
+            let Entry { job, class, placed, .. } = entry;
+            match job.state {
+                State::Pending { since: at } if job.due_at().is_none() && self.ready.holds(*class, job) => {
+                    *placed = Some(self.batch);
+                    self.placements.add(Placement { job: id, run: None, at, released_to: Some(job.seq) });
+                }
+                _ => self.dirty_jobs.push(id),
+            }
+        }
     }
 }
 

@@ -65,7 +65,7 @@ use pages::Reads;
 use placements::Placements;
 use provisioning::Provisioning;
 use queues::Queues;
-use ready::Ready;
+use ready::{Keep, Ready};
 use schedules::Schedules;
 use standing::Standing;
 use std::{
@@ -288,8 +288,12 @@ impl Brain {
         for job in loaded.active {
             brain.take_back(job);
         }
+        let mut in_line = Vec::new();
         for (placement, job) in loaded.placed {
-            brain.take_back_placed(placement, job);
+            let id = job.id;
+            if brain.take_back_placed(placement, job) {
+                in_line.push(id);
+            }
         }
         brain.placements.inherited(loaded.placed_in);
         for job in loaded.replaceable {
@@ -305,6 +309,8 @@ impl Brain {
             let wanted = brain.ready.expect(class, priority);
             brain.read_ready(wanted);
         }
+        // Others of their lines may be in the store, and come first.
+        in_line.into_iter().for_each(|id| brain.index(id));
         brain
     }
 
@@ -576,6 +582,7 @@ impl Brain {
                 batch.jobs.push(JobWrite { job: Arc::clone(&entry.job), payload, result, data, input });
             }
         }
+        self.placements.note_rows(batch.jobs.len(), self.config.window.div_ceil(16), self.elapsed);
         (batch.placements, batch.settled) = self.placements.take(self.batch, self.elapsed);
         let changed = std::mem::take(&mut self.dirty_workers);
         let workers = changed.iter().filter_map(|id| self.fleet.get(*id)).map(|worker| worker.record.clone());
@@ -636,7 +643,10 @@ impl Brain {
             job.state = state;
             job.seq = seq.filter(|_| matches!(job.state, State::Pending { .. })).unwrap_or(job.seq);
         }
-        self.index(id);
+        match event {
+            Event::Satisfied(_) => self.index_as(id, Keep::AnyPlace),
+            _ => self.index(id),
+        }
         match event {
             Event::Assign(run) => self.note_placement(id, *run),
             Event::Satisfied(_) => self.note_release(id),
@@ -652,9 +662,13 @@ impl Brain {
         if let Some(entry) = self.jobs.get_mut(&id)
             && (released || entry.batch != number)
         {
-            (entry.batch, entry.placed) = (number, Some(number));
-            let released_to = released.then_some(entry.job.seq);
-            self.placements.add(Placement { job: id, run, at, released_to });
+            let earlier = entry.placed.replace(number);
+            entry.batch = number;
+            let released_to = (released || earlier.is_some()).then_some(entry.job.seq);
+            if let Some(number) = earlier {
+                self.placements.written(BatchId { epoch: self.epoch, number }, id);
+            }
+            self.placements.add(Placement { job: id, run: Some(run), at, released_to });
         }
         self.reads.note_change(id, number);
     }
@@ -674,6 +688,10 @@ impl Brain {
 
     /// Puts a job in line and on the clock, as its state wants it.
     fn index(&mut self, id: JobId) {
+        self.index_as(id, Keep::AtTheHead);
+    }
+
+    fn index_as(&mut self, id: JobId, keep: Keep) {
         let Some(entry) = self.jobs.get(&id) else { return };
         match entry.job.due_at() {
             Some(at) if entry.job.state.kind().is_active() => self.timers.pin(at, id),
@@ -682,7 +700,7 @@ impl Brain {
         }
         if let State::Pending { .. } = entry.job.state {
             let class = entry.class;
-            self.ready.insert(class, &entry.job);
+            self.ready.insert(class, &entry.job, keep);
             self.touch(class);
         }
     }

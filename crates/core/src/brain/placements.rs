@@ -1,8 +1,8 @@
 //! Placements whose rows have not been written: they are kept in one record a batch until the jobs change again.
 //!
-//! A job that waited in the queue is given to a worker, starts and often ends within milliseconds. Its row is written with
-//! the last of what one commit brings, so a short job costs one write and not two. The record is as durable as a row:
-//! whoever loads applies it to the rows that are behind it.
+//! A job that waited for others is put in line, is given to a worker, starts and often ends within milliseconds. Its row is
+//! written with the last of what one commit brings, so a short job costs one write and not three. The record is as durable as
+//! a row: whoever loads applies it to the rows that are behind it.
 
 use super::{
     Brain,
@@ -17,6 +17,9 @@ use std::collections::BTreeMap;
 
 /// A row is at most this far behind. Listings read rows.
 const LAG: Millis = Millis(100);
+/// While many rows are written, and for a moment longer, those that can wait may be further behind.
+const BUSY_LAG: Millis = Millis::seconds(5);
+const BUSY_FOR: Millis = Millis::seconds(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Placements {
@@ -25,6 +28,10 @@ pub(super) struct Placements {
     /// Those of earlier batches that are not all in rows, by the batch's number.
     open: BTreeMap<u64, Open>,
     settled: Vec<BatchId>,
+    /// Rows that were written since then.
+    rows: (Elapsed, usize),
+    /// Until then the store has enough to do.
+    busy_until: Elapsed,
 }
 
 #[derive(Debug)]
@@ -36,7 +43,23 @@ struct Open {
 
 impl Placements {
     pub fn next_wake(&self) -> Option<Elapsed> {
-        self.open.first_key_value().map(|(_, open)| open.since + LAG)
+        self.open.first_key_value().map(|(_, open)| self.late_at(open))
+    }
+
+    /// When those of this batch are to be in rows.
+    fn late_at(&self, open: &Open) -> Elapsed {
+        (open.since + LAG).max(self.busy_until).min(open.since + BUSY_LAG)
+    }
+
+    /// So many rows are written now. `many` within the shortest lag are enough for the store to do.
+    pub fn note_rows(&mut self, rows: usize, many: usize, now: Elapsed) {
+        if now >= self.rows.0 + LAG {
+            self.rows = (now, 0);
+        }
+        self.rows.1 += rows;
+        if self.rows.1 >= many {
+            self.busy_until = now + BUSY_FOR;
+        }
     }
 
     pub fn add(&mut self, placement: Placement) {
@@ -53,8 +76,8 @@ impl Placements {
         (new, std::mem::take(&mut self.settled))
     }
 
-    /// The row of a job that was placed in this batch is being written; if that is the batch that is being made, the row says it
-    /// all.
+    /// Something later says it all of a job that was placed in this batch: its row, or another placement. If that is the batch
+    /// that is being made, it is its row.
     pub fn written(&mut self, id: BatchId, job: JobId) {
         let Some(open) = self.open.get_mut(&id.number) else {
             self.new.retain(|placement| placement.job != job);
@@ -74,7 +97,7 @@ impl Placements {
 
     fn late(&self, now: Elapsed) -> Option<(u64, Vec<JobId>)> {
         let (number, open) = self.open.first_key_value()?;
-        (now >= open.since + LAG).then(|| (*number, open.jobs.clone()))
+        (now >= self.late_at(open)).then(|| (*number, open.jobs.clone()))
     }
 }
 
@@ -90,12 +113,15 @@ impl Brain {
         }
     }
 
-    /// A job that an earlier leader placed: its row says so unless it is behind.
-    pub(super) fn take_back_placed(&mut self, placement: Placement, mut job: Job) {
-        if placement.apply(&mut job) {
+    /// A job that an earlier leader placed: its row says so unless it is behind. True if it then stands in line.
+    pub(super) fn take_back_placed(&mut self, placement: Placement, mut job: Job) -> bool {
+        let is_behind = placement.apply(&mut job);
+        let in_line = is_behind && placement.run.is_none();
+        if is_behind {
             self.take_back(job);
             self.mark(placement.job);
         }
+        in_line
     }
 
     /// The job as it is, when its row is behind.

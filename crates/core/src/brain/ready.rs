@@ -2,7 +2,8 @@
 //!
 //! Pending jobs with the same queue, task type, requirements and concurrency key form a class, and what fits one of a
 //! class fits all. A class has a line per priority, and only the head of each line is in memory; the rest stays in the
-//! store and is read when the head runs short. All classes are ranked by their first job.
+//! store and is read when the head runs short. All classes are ranked by their first job. Jobs that are in memory anyway
+//! when they get their place are kept there, wherever it is, so that they need no row before they run.
 //!
 //! A class stands behind up to two gates: its queue and its concurrency key. Behind a closed gate it is held apart from
 //! the others. A gate that opens lets only the best of those behind it go, and whenever that one is placed, passed over or
@@ -21,6 +22,16 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
+
+/// How many windows' worth of jobs a line keeps in memory at most.
+const KEPT: usize = 8;
+
+/// Where in line a job must stand to be kept in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    AtTheHead,
+    AnyPlace,
+}
 
 #[derive(Debug)]
 pub(super) struct Ready {
@@ -76,6 +87,8 @@ struct Owner {
 #[derive(Debug, Default)]
 struct Line {
     window: BTreeMap<u64, JobId>,
+    /// Jobs beyond `end` that are in memory. They join the window when it reaches them; the store may lack them.
+    beyond: BTreeMap<u64, JobId>,
     more: bool,
     end: u64,
     reading: bool,
@@ -143,28 +156,32 @@ impl Ready {
         self.classes.contains_key(&class)
     }
 
-    /// Puts a pending job in line.
-    pub fn insert(&mut self, id: ClassId, job: &Job) {
+    /// Puts a pending job in line. If it can be kept in memory, and there is room, it is.
+    pub fn insert(&mut self, id: ClassId, job: &Job, keep: Keep) {
         let window = self.window;
         let class = self.classes.entry(id).or_default();
         class.learn(job);
-        class.lines[job.priority as usize].insert(window, job.seq, job.id);
+        let line = &mut class.lines[job.priority as usize];
+        match keep {
+            Keep::AnyPlace if line.len() < KEPT * window => line.keep(job.seq, job.id),
+            _ => line.insert(window, job.seq, job.id),
+        }
         self.rank(id);
     }
 
     /// Takes a job out of line, wherever it stands.
     pub fn remove(&mut self, id: ClassId, job: &Job) {
         if let Some(class) = self.classes.get_mut(&id) {
-            class.lines[job.priority as usize].window.remove(&job.seq);
+            let line = &mut class.lines[job.priority as usize];
+            line.window.remove(&job.seq);
+            line.beyond.remove(&job.seq);
             self.rank(id);
         }
     }
 
     /// Whether a pending job is held in memory because of its place in line.
     pub fn holds(&self, id: ClassId, job: &Job) -> bool {
-        self.classes
-            .get(&id)
-            .is_some_and(|class| class.lines[job.priority as usize].window.get(&job.seq) == Some(&job.id))
+        self.classes.get(&id).is_some_and(|class| class.lines[job.priority as usize].get(job.seq) == Some(&job.id))
     }
 
     /// The best of a class.
@@ -185,8 +202,7 @@ impl Ready {
 
     /// How many jobs of a class wait in memory.
     pub fn waiting(&self, class: ClassId) -> u32 {
-        let lines =
-            self.classes.get(&class).map(|class| class.lines.iter().map(|line| line.window.len()).sum::<usize>());
+        let lines = self.classes.get(&class).map(|class| class.lines.iter().map(Line::len).sum::<usize>());
         u32::try_from(lines.unwrap_or(0)).unwrap_or(u32::MAX)
     }
 
@@ -388,6 +404,22 @@ impl Class {
 }
 
 impl Line {
+    fn len(&self) -> usize {
+        self.window.len() + self.beyond.len()
+    }
+
+    fn get(&self, seq: u64) -> Option<&JobId> {
+        self.window.get(&seq).or_else(|| self.beyond.get(&seq))
+    }
+
+    /// Puts a job in line that stays in memory wherever its place is.
+    fn keep(&mut self, seq: u64, job: JobId) {
+        match self.more && seq > self.end {
+            true => self.beyond.insert(seq, job),
+            false => self.window.insert(seq, job),
+        };
+    }
+
     fn insert(&mut self, window: usize, seq: u64, job: JobId) {
         if !self.more && self.window.len() >= window {
             self.more = true;
@@ -405,6 +437,14 @@ impl Line {
         self.window.extend(keep.iter().map(|job| (job.seq, job.id)));
         self.end = whole.last().map_or(self.end, |job| self.end.max(job.seq));
         self.more = (!last || self.missed.is_some()) && !planted(Defect::LineForgotten);
+        let reached = match self.more {
+            true => {
+                let beyond = self.beyond.split_off(&(self.end + 1));
+                std::mem::replace(&mut self.beyond, beyond)
+            }
+            false => std::mem::take(&mut self.beyond),
+        };
+        self.window.extend(reached);
     }
 }
 
@@ -419,6 +459,6 @@ impl Ready {
 
     pub fn longest_window(&self) -> usize {
         let lines = self.classes.values().flat_map(|class| &class.lines);
-        lines.map(|line| line.window.len()).max().unwrap_or(0)
+        lines.map(Line::len).max().unwrap_or(0)
     }
 }

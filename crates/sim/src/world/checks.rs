@@ -585,7 +585,8 @@ impl World {
         let (line, timers) = brain.windows();
         let (window, slots) = (self.shape.window, self.agents.iter().map(|agent| agent.capacity.slots as usize).sum());
         let slots: usize = slots;
-        if line > 2 * window + slots || timers > 3 * window {
+        // A line keeps up to eight windows of released jobs, and reads one more.
+        if line > 10 * window + slots || timers > 3 * window {
             broken(Rule::MemoryIsBounded, (), format!("a line of {line} and {timers} timers for a window of {window}"));
         }
         if !self.ledger.commits.is_multiple_of(SELDOM) {

@@ -295,6 +295,39 @@ fn a_release_that_is_a_placement_writes_no_row_and_is_not_lost() {
     assert_eq!(rig.server.store.jobs[&second], placed, "and it is in its row now");
 }
 
+/// A job that is released and finds no room stands in line without a row for it. A new leader finds it there, behind what
+/// came before it, and what is then said of it replaces the word of its release.
+#[test]
+fn a_release_into_the_line_writes_no_row_and_is_not_lost() {
+    let mut rig = Rig::new();
+    rig.worker(1, slots(1));
+    let first = rig.enqueue(spec());
+    let before = rig.enqueue(spec());
+    let released = rig.enqueue(after(&[first]));
+    rig.succeed(first);
+    assert_eq!(rig.job(released).state.kind(), StateKind::Pending);
+    assert_eq!(rig.server.store.jobs[&released].state.kind(), StateKind::Waiting, "its row is behind");
+    let in_line = rig.job(released);
+    assert_eq!(rig.server.store.current()[&released], in_line);
+    rig.restart();
+    assert_eq!(rig.server.store.jobs[&released], in_line, "it is in its row now");
+    let run = rig.execution(before);
+    rig.connect(worker_id(1), incarnation(1), &[run]);
+    rig.succeed(before);
+    assert_eq!(rig.job(released).state.kind(), StateKind::Scheduled);
+
+    let last = rig.enqueue(after(&[released]));
+    let waits = rig.enqueue(spec());
+    rig.succeed(released);
+    assert_eq!(rig.job(waits).state.kind(), StateKind::Scheduled);
+    rig.succeed(waits);
+    assert_eq!(rig.server.store.jobs[&last].state.kind(), StateKind::Waiting, "released, then given away, in two batches");
+    let placed = rig.job(last);
+    assert_eq!(placed.state.kind(), StateKind::Scheduled);
+    rig.restart();
+    assert_eq!(rig.server.store.jobs[&last], placed);
+}
+
 /// What waits for a job that has failed waits for somebody to send it again: as long as one does, it is kept.
 #[test]
 fn a_job_that_others_wait_for_is_not_forgotten() {

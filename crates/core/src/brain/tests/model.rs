@@ -80,10 +80,9 @@ impl Store {
         let lanes: BTreeSet<_> = self.ready.keys().map(|(class, priority, _)| (*class, *priority)).collect();
         let mut active: Vec<Job> = self.jobs.values().filter(|job| job.state.kind().is_active()).cloned().collect();
         active.sort_by_key(|job| job.id);
-        let placed = self.placements.values().flatten();
-        let placed: BTreeMap<JobId, Placement> = placed.map(|placement| (placement.job, *placement)).collect();
+        let placed = self.latest_placements().into_values();
         let mut loaded = Loaded {
-            placed: placed.into_values().map(|placement| (placement, self.jobs[&placement.job].clone())).collect(),
+            placed: placed.map(|placement| (placement, self.jobs[&placement.job].clone())).collect(),
             placed_in: self.placements.keys().copied().collect(),
             epoch: self.epoch,
             last: self.last,
@@ -98,11 +97,15 @@ impl Store {
         loaded
     }
 
+    fn latest_placements(&self) -> BTreeMap<JobId, Placement> {
+        self.placements.values().flatten().map(|placement| (placement.job, *placement)).collect()
+    }
+
     /// All jobs as they are, also those whose rows are behind.
     pub fn current(&self) -> HashMap<JobId, Job> {
         let mut jobs = self.jobs.clone();
-        for placement in self.placements.values().flatten() {
-            jobs.get_mut(&placement.job).map(|job| placement.apply(job));
+        for (id, placement) in self.latest_placements() {
+            jobs.get_mut(&id).map(|job| placement.apply(job));
         }
         jobs
     }
