@@ -2,7 +2,7 @@
 
 use crate::{Aside, Commit, Filter, LogPosition, LogSpan, PlacedBatch, Store, StoreError};
 use hodei_core::{
-    brain::{Batch, BatchId, JobWrite, Placement, Settling},
+    brain::{Batch, BatchId, Edge, JobWrite, Placement, Settling},
     id::{ExecutionId, Incarnation, JobId, WorkerId, made},
     job::{ClassId, Execution, Job, Progress},
     protocol::LogChunk,
@@ -216,10 +216,15 @@ pub async fn many_new_jobs_are_kept_like_few(store: Arc<dyn Store>) {
     let job = |n: u64| if n.is_multiple_of(2) { pending(n) } else { timed(n) };
     let ids = || (0..3_000).map(job_id).collect::<Vec<_>>();
     let mut leader = Leader::of(&store).await;
-    leader.commit(jobs_batch((0..2_000).map(|n| new(job(n)))), vec![]).await;
+    let edges = |from: u64, to: u64| (from..to).map(|n| Edge { dependency: job_id(9_999), dependent: job_id(n) });
+    let first = jobs_batch((0..2_000).map(|n| new(job(n))));
+    leader.commit(Batch { edges: edges(0, 2_000).collect(), ..first }, vec![]).await;
     // One of them is there already, which costs the others nothing.
     let odd = Job { attempt: 5, ..job(7) };
-    leader.commit(jobs_batch((2_000..3_000).map(|n| new(job(n))).chain([new(odd)])), vec![]).await;
+    let second = jobs_batch((2_000..3_000).map(|n| new(job(n))).chain([new(odd)]));
+    leader.commit(Batch { edges: edges(1_999, 3_000).collect(), ..second }, vec![]).await;
+    let ended = Settling { job: job_id(9_999), told: None };
+    assert_eq!(store.dependents(vec![ended], 9_999).await.expect("dependents").len(), 3_000);
     assert_eq!(by_id(store.jobs(ids()).await.expect("jobs")), by_id((0..3_000).map(job).collect()));
     let payloads = store.payloads(ids()).await.expect("payloads");
     assert!(payloads.len() == 3_000 && payloads.iter().all(|(_, found)| **found == *payload(60)));

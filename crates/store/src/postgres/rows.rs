@@ -45,8 +45,6 @@ statements! {
         INSERT INTO job_data (id, data, input) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::bytea[])
         ON CONFLICT (id) DO UPDATE
         SET data = coalesce(excluded.data, job_data.data), input = coalesce(excluded.input, job_data.input)";
-    insert_edges: "
-        INSERT INTO edges (dependency, dependent) SELECT * FROM unnest($1::uuid[], $2::uuid[]) ON CONFLICT DO NOTHING";
     drop_edges: "
         DELETE FROM edges USING unnest($1::uuid[], $2::uuid[]) AS gone (dependency, dependent)
         WHERE edges.dependency = gone.dependency AND edges.dependent = gone.dependent";
@@ -181,16 +179,13 @@ impl<'a> Rows<'_, 'a> {
         }
     }
 
-    /// Who waits for whom, and who has which key.
+    /// Who waits for nobody any more, who has been told of which end, and who has which key.
     fn links(&mut self, batch: &'a Batch) {
         let statements = self.statements;
-        for (statement, edges) in
-            [(&statements.insert_edges, &batch.edges), (&statements.drop_edges, &batch.dropped_edges)]
-        {
-            for edges in edges.chunks(STATEMENT_ROWS) {
-                let dependencies = column(edges, |Edge { dependency, .. }| dependency.0);
-                self.send(statement, vec![Box::new(dependencies), Box::new(column(edges, |edge| edge.dependent.0))]);
-            }
+        for edges in batch.dropped_edges.chunks(STATEMENT_ROWS) {
+            let dependencies = column(edges, |Edge { dependency, .. }| dependency.0);
+            let params: Params<'a> = vec![Box::new(dependencies), Box::new(column(edges, |edge| edge.dependent.0))];
+            self.send(&statements.drop_edges, params);
         }
         let marks: BTreeMap<Uuid, _> = batch.settling.iter().map(|mark| (mark.job.0, mark.told)).collect();
         if !marks.is_empty() {

@@ -11,7 +11,7 @@ use crate::{
 };
 use futures::future::{BoxFuture, join_all};
 use hodei_core::{
-    brain::{Batch, JobWrite},
+    brain::{Batch, Edge, JobWrite},
     protocol::LogChunk,
     time::Time,
     worker::WorkerRecord,
@@ -181,6 +181,7 @@ impl WriterSession {
         rows: &'a CommitRows<'a>,
         new: Rows,
     ) -> Result<(), StoreError> {
+        self.send_edges(pipeline, rows.edges, new)?;
         let (statements, jobs, specs) = (&self.statements, &rows.new_jobs, &rows.specs);
         let (insert_jobs, insert_specs) = match new {
             Rows::New if jobs.ids.len() >= COPIED => {
@@ -198,6 +199,28 @@ impl WriterSession {
             let mut params = specs.piece(piece.clone());
             params.push(Box::new(&jobs.queues[piece]));
             pipeline.send(Table::Other, insert_specs, params);
+        }
+        Ok(())
+    }
+
+    /// An edge is as new as the job that waits.
+    fn send_edges<'a>(&'a self, pipeline: &mut Pipeline<'a>, edges: &[Edge], new: Rows) -> Result<(), StoreError> {
+        let statements = &self.statements;
+        if matches!(new, Rows::New) && edges.len() >= COPIED {
+            let mut copied = CopyRows::new();
+            for Edge { dependency, dependent } in edges {
+                copied.row(2);
+                copied.field(dependency.as_bytes())?;
+                copied.field(dependent.as_bytes())?;
+            }
+            pipeline.copy(Table::Other, &statements.copy_edges, copied);
+            return Ok(());
+        }
+        for edges in edges.chunks(STATEMENT_ROWS) {
+            let dependencies: Vec<Uuid> = edges.iter().map(|edge| edge.dependency.0).collect();
+            let dependents: Vec<Uuid> = edges.iter().map(|edge| edge.dependent.0).collect();
+            let params: Params = vec![Box::new(dependencies), Box::new(dependents)];
+            pipeline.send(Table::Other, &statements.insert_edges, params);
         }
         Ok(())
     }
@@ -248,6 +271,8 @@ struct Statements {
     insert_specs: Statement,
     copy_jobs: Statement,
     copy_specs: Statement,
+    copy_edges: Statement,
+    insert_edges: Statement,
     try_jobs: Statement,
     try_specs: Statement,
     update_jobs: Statement,
@@ -269,6 +294,8 @@ impl Statements {
             insert_specs: client.prepare(INSERT_SPECS).await?,
             copy_jobs: client.prepare(COPY_JOBS).await?,
             copy_specs: client.prepare(COPY_SPECS).await?,
+            copy_edges: client.prepare(COPY_EDGES).await?,
+            insert_edges: client.prepare(INSERT_EDGES).await?,
             try_jobs: client.prepare(&format!("{INSERT_JOBS} ON CONFLICT DO NOTHING")).await?,
             try_specs: client.prepare(&format!("{INSERT_SPECS} ON CONFLICT DO NOTHING")).await?,
             update_jobs: client.prepare(UPDATE_JOBS).await?,
@@ -297,6 +324,9 @@ const INSERT_SPECS: &str = "
 const COPY_JOBS: &str = "
     COPY jobs (id, state, queue, class, priority, seq, due_at, record, created_at) FROM STDIN (FORMAT binary)";
 const COPY_SPECS: &str = "COPY job_specs (id, spec, queue) FROM STDIN (FORMAT binary)";
+const COPY_EDGES: &str = "COPY edges (dependency, dependent) FROM STDIN (FORMAT binary)";
+const INSERT_EDGES: &str = "
+    INSERT INTO edges (dependency, dependent) SELECT * FROM unnest($1::uuid[], $2::uuid[]) ON CONFLICT DO NOTHING";
 // What a job is never changes; where it stands does.
 const UPDATE_JOBS: &str = "
     UPDATE jobs
@@ -480,6 +510,7 @@ struct CommitRows<'a> {
     /// Epochs and numbers of batches.
     settled: (Vec<i64>, Vec<i64>),
     new_jobs: JobRows<'a>,
+    edges: &'a [Edge],
     known_jobs: JobRows<'a>,
     /// Those of the new jobs, in the same order.
     specs: BlobRows<'a, Uuid>,
@@ -505,6 +536,7 @@ impl<'a> CommitRows<'a> {
                 classes: new_jobs(batch).map(|write| write.job.class().0).collect(),
                 ..JobRows::new(new_jobs(batch), &blobs.new_jobs)
             },
+            edges: &batch.edges,
             known_jobs: JobRows::new(known_jobs(batch), &blobs.known_jobs),
             specs: BlobRows {
                 keys: new_jobs(batch).map(|write| write.job.id.0).collect(),

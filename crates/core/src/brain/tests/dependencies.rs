@@ -321,7 +321,11 @@ fn a_release_into_the_line_writes_no_row_and_is_not_lost() {
     rig.succeed(released);
     assert_eq!(rig.job(waits).state.kind(), StateKind::Scheduled);
     rig.succeed(waits);
-    assert_eq!(rig.server.store.jobs[&last].state.kind(), StateKind::Waiting, "released, then given away, in two batches");
+    assert_eq!(
+        rig.server.store.jobs[&last].state.kind(),
+        StateKind::Waiting,
+        "released, then given away, in two batches"
+    );
     let placed = rig.job(last);
     assert_eq!(placed.state.kind(), StateKind::Scheduled);
     rig.restart();
