@@ -2,9 +2,10 @@
 //! a request of the allowed size could take all that a machine has. So the parts of a message are counted before any of
 //! them is made.
 
+use crate::v1;
 use bytes::{Buf, Bytes};
 use prost::{DecodeError, Message};
-use std::marker::PhantomData;
+use std::{any::Any, marker::PhantomData};
 use thiserror::Error;
 use tonic::{
     Status,
@@ -12,9 +13,10 @@ use tonic::{
 };
 use tonic_prost::ProstEncoder;
 
-/// Any message may have this many parts, and more when they are not all but empty. The largest honest one is a request
-/// with 10,000 jobs.
+/// Any message may have this many parts, and more when they are not all but empty.
 const PARTS: usize = 16 << 10;
+/// Those of the largest honest one, a request with jobs.
+const JOBS: usize = 10_000;
 const BYTES_FOR_ANOTHER: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -26,23 +28,25 @@ pub enum BadMessage {
 }
 
 /// Takes a message of any of our services.
-pub fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, BadMessage> {
+pub fn decode<M: Message + Default + 'static>(bytes: Bytes) -> Result<M, BadMessage> {
     let most = PARTS + bytes.len() / BYTES_FOR_ANOTHER;
     // A part has two bytes at least, so most messages need not be looked at.
-    if bytes.len() / 2 > most && has_more_parts(&bytes, most) {
+    if bytes.len() / 2 > most && parts(&bytes, most + 1) > most {
         return Err(BadMessage::Parts);
     }
-    Ok(M::decode(bytes)?)
+    let mut message = M::default();
+    // A job is large in memory, and the list of them is not to be moved each time that it has grown.
+    if let Some(request) = (&mut message as &mut dyn Any).downcast_mut::<v1::QueueJobsRequest>() {
+        request.jobs.reserve_exact(parts(&bytes, JOBS));
+    }
+    message.merge(bytes)?;
+    Ok(message)
 }
 
-/// Whether a message has more than `most` fields, not counting those of messages in it, nor what follows the first that
-/// makes no sense.
-fn has_more_parts(mut rest: &[u8], most: usize) -> bool {
-    for _ in 0..most {
-        let Some(after) = after_field(rest) else { return false };
-        rest = after;
-    }
-    after_field(rest).is_some()
+/// How many fields a message has, up to `most`, not counting those of messages in it, nor what follows the first that makes
+/// no sense.
+fn parts(bytes: &[u8], most: usize) -> usize {
+    std::iter::successors(after_field(bytes), |rest| after_field(rest)).take(most).count()
 }
 
 fn after_field(bytes: &[u8]) -> Option<&[u8]> {
@@ -93,7 +97,7 @@ impl<T: Message + Send + 'static, U: Message + Default + Send + 'static> codec::
 #[derive(Clone, Debug)]
 pub struct Decoder<U>(PhantomData<U>);
 
-impl<U: Message + Default> codec::Decoder for Decoder<U> {
+impl<U: Message + Default + 'static> codec::Decoder for Decoder<U> {
     type Item = U;
     type Error = Status;
 
@@ -110,7 +114,6 @@ impl<U: Message + Default> codec::Decoder for Decoder<U> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::v1;
 
     #[test]
     fn empty_parts_by_the_thousand_are_refused() {
@@ -129,7 +132,7 @@ mod tests {
     #[test]
     fn parts_of_every_kind_are_counted() {
         let bytes = [0x08, 0x96, 0x01, 0x11, 1, 2, 3, 4, 5, 6, 7, 8, 0x1a, 1, 9, 0x25, 1, 2, 3, 4, 0x2b];
-        assert!(has_more_parts(&bytes, 3) && !has_more_parts(&bytes, 4));
-        assert!(!has_more_parts(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01], 0));
+        assert_eq!((parts(&bytes, 3), parts(&bytes, 9)), (3, 4));
+        assert_eq!(parts(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01], 9), 0);
     }
 }

@@ -67,6 +67,12 @@ pub const ALL: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite/0007_queues.sql"),
         postgres: include_str!("../migrations/postgres/0007_queues.sql"),
     },
+    Migration {
+        version: 8,
+        name: "specs",
+        sqlite: include_str!("../migrations/sqlite/0008_specs.sql"),
+        postgres: include_str!("../migrations/postgres/0008_specs.sql"),
+    },
 ];
 
 /// What is left to do for a database at version `applied` (0 for an empty one).

@@ -94,7 +94,8 @@ pub const AWAITED: &str = "
     SELECT 1 FROM edges CROSS JOIN jobs ON jobs.id = edges.dependent
     WHERE edges.dependency = ?1 AND jobs.state NOT IN (4, 5, 6, 7) LIMIT 1";
 pub const JOB: &str = "SELECT record FROM jobs WHERE id = ?1";
-pub const PAYLOAD: &str = "SELECT spec FROM job_specs WHERE id = ?1";
+pub const PAYLOAD: &str = "
+    SELECT coalesce(spec, (SELECT spec FROM job_specs WHERE job_specs.id = jobs.id)) FROM jobs WHERE id = ?1";
 pub const RESULT: &str = "SELECT result FROM job_results WHERE id = ?1";
 pub const DATA: &str = "SELECT data, input FROM job_data WHERE id = ?1";
 pub const KEY: &str = "SELECT job FROM idempotency_keys WHERE key = ?1";

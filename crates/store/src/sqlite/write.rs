@@ -165,11 +165,13 @@ fn note_turn(transaction: &Transaction, batch: &Batch) -> Result<(), StoreError>
 }
 
 const INSERT_JOB: &str = "
-    INSERT INTO jobs (id, state, queue, class, priority, seq, due_at, created_at, record)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING";
+    INSERT INTO jobs (id, state, queue, class, priority, seq, due_at, created_at, record, spec)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT DO NOTHING";
 // What a job is never changes; where it stands does.
 const UPDATE_JOB: &str = "
     UPDATE jobs SET state = ?2, seq = ?3, due_at = ?4, record = ?5 WHERE id = ?1";
+/// Specs of up to so many bytes are kept in the rows of their jobs.
+const SMALL_SPEC: usize = 512;
 const INSERT_SPEC: &str = "INSERT INTO job_specs (id, spec) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
 const PUT_RESULT: &str = "
     INSERT INTO job_results (id, result) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET result = excluded.result";
@@ -194,12 +196,12 @@ impl<'a> JobStatements<'a> {
 
     fn write(&mut self, write: &JobWrite, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
         let id = write.job.id.as_bytes();
-        let touched = if write.payload.is_some() { self.insert(write, buffer)? } else { self.update(write, buffer)? };
+        let touched = match &write.payload {
+            Some(spec) => self.insert(write, spec, buffer)?,
+            None => self.update(write, buffer)?,
+        };
         if touched == 0 {
             report_odd_row(write);
-        }
-        if let Some(payload) = &write.payload {
-            self.insert_spec.execute((id, &**payload))?;
         }
         if let Some(result) = &write.result {
             self.put_result.execute((id, &**result))?;
@@ -207,8 +209,12 @@ impl<'a> JobStatements<'a> {
         Ok(())
     }
 
-    fn insert(&mut self, write: &JobWrite, buffer: &mut Vec<u8>) -> Result<usize, StoreError> {
+    fn insert(&mut self, write: &JobWrite, spec: &[u8], buffer: &mut Vec<u8>) -> Result<usize, StoreError> {
         let job = columns_and_record(write, buffer)?;
+        let small = Some(spec).filter(|spec| spec.len() <= SMALL_SPEC);
+        if small.is_none() {
+            self.insert_spec.execute((job.id, spec))?;
+        }
         Ok(self.insert.execute(params![
             job.id,
             job.state,
@@ -218,7 +224,8 @@ impl<'a> JobStatements<'a> {
             job.seq,
             job.due_at,
             job.created_at,
-            *buffer
+            *buffer,
+            small
         ])?)
     }
 

@@ -1,0 +1,1 @@
+-- An update writes a whole new row here, so specs of every size are kept apart.
