@@ -40,7 +40,8 @@ found! {
     a_failed_commit_that_is_not_repeated: CommitNotRepeated breaks NothingAcknowledgedIsLost | StoreAndMemoryAgree;
     a_repeated_commit_that_counts_twice: CommitAppliedTwice breaks LogsAreWhole;
     a_timer_lost_at_a_restart: TimerLostAtRestart breaks EverythingComesUp;
-    a_placement_that_is_forgotten: PlacementForgotten breaks SlotsAndLimits | OneLiveRun | NothingAcknowledgedIsLost;
+    a_placement_that_is_forgotten:
+        PlacementForgotten breaks SlotsAndLimits | OneLiveRun | NothingAcknowledgedIsLost | StoreAndMemoryAgree;
     a_dropped_spool: SpoolDropped breaks NothingAcknowledgedIsLost;
     a_guardian_that_ignores_the_lease: GuardianIgnoresLease breaks OneLiveRun;
     a_guardian_that_outlives_its_agent: GuardianIgnoresDeath breaks OneLiveRun | NothingAcknowledgedIsLost;

@@ -254,7 +254,7 @@ fn letters(filter: &v1::DeadLetterFilter) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn decode<M: Message + Default>(body: &[u8]) -> Result<M, String> {
+fn decode<M: Message + Default + 'static>(body: &[u8]) -> Result<M, String> {
     wire::decode(Bytes::copy_from_slice(body)).map_err(|error| error.to_string())
 }
 
