@@ -55,6 +55,10 @@ pub enum Input {
         job: JobId,
         payload: Arc<[u8]>,
     },
+    /// Writes all rows that are behind, for somebody who is about to go by what rows say.
+    CatchUp {
+        caller: Caller,
+    },
     /// Does the same to many jobs; those for which it makes no sense are left as they are. Answered with a count.
     Many {
         caller: Caller,

@@ -436,6 +436,10 @@ impl Brain {
                 let answer = self.resume(job, payload);
                 self.answer(caller, answer);
             }
+            Input::CatchUp { caller } => {
+                self.catch_up();
+                self.answer(caller, Ok(Answer::Done));
+            }
             Input::Many { caller, jobs, what } => {
                 let count = self.many(&jobs, &what);
                 self.answer(caller, Ok(Answer::Count(count)));

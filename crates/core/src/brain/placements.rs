@@ -113,6 +113,16 @@ impl Brain {
         }
     }
 
+    /// Writes the rows of all jobs that were placed and have not changed since.
+    pub(super) fn catch_up(&mut self) {
+        let open = self.placements.open.values().flat_map(|open| open.jobs.iter().copied());
+        for id in open.collect::<Vec<_>>() {
+            if self.placed(id).is_some() {
+                self.mark(id);
+            }
+        }
+    }
+
     /// A job that an earlier leader placed: its row says so unless it is behind. True if it then stands in line.
     pub(super) fn take_back_placed(&mut self, placement: Placement, mut job: Job) -> bool {
         let is_behind = placement.apply(&mut job);

@@ -133,18 +133,31 @@ impl Calls {
 
     pub async fn find(&self, id: JobId) -> Result<Job, Problem> {
         let found = self.engine.shared().store.jobs(vec![id]).await?;
-        let job = found.into_iter().next().ok_or_else(|| Problem::NotFound(format!("there is no job {id}")))?;
-        // Only such a row may be behind.
-        if !matches!(job.state.kind(), StateKind::Pending | StateKind::Waiting) {
-            return Ok(job);
+        let found = self.up_to_date(found).await?;
+        found.into_iter().next().ok_or_else(|| Problem::NotFound(format!("there is no job {id}")))
+    }
+
+    /// These jobs as they are, also where their rows are behind.
+    async fn up_to_date(&self, rows: Vec<Job>) -> Result<Vec<Job>, Problem> {
+        let may_be_behind = |job: &&Job| matches!(job.state.kind(), StateKind::Pending | StateKind::Waiting);
+        let ids: Vec<JobId> = rows.iter().filter(may_be_behind).map(|job| job.id).collect();
+        if ids.is_empty() {
+            return Ok(rows);
         }
-        let placed = self.engine.ask(move |brain| brain.placed(id).cloned()).await?;
-        Ok(placed.unwrap_or(job))
+        let placed = move |brain: &Brain| -> HashMap<JobId, Job> {
+            ids.into_iter().filter_map(|id| Some((id, brain.placed(id)?.clone()))).collect()
+        };
+        let mut placed = self.engine.ask(placed).await?;
+        Ok(rows.into_iter().map(|row| placed.remove(&row.id).unwrap_or(row)).collect())
     }
 
     /// Those of these jobs that exist, in any order.
     pub async fn jobs(&self, ids: Vec<JobId>) -> Result<Vec<Job>, Problem> {
-        if ids.is_empty() { Ok(Vec::new()) } else { Ok(self.engine.shared().store.jobs(ids).await?) }
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let found = self.engine.shared().store.jobs(ids).await?;
+        self.up_to_date(found).await
     }
 
     /// A job with its payload, its result, its data and the reason why it waits.
@@ -187,8 +200,13 @@ impl Calls {
         Ok(self.engine.ask(said).await?)
     }
 
+    /// Jobs are found by their rows, and shown as they are.
     pub async fn list(&self, filter: Filter, before: Option<JobId>, limit: usize) -> Result<Page, Problem> {
-        Ok(self.engine.shared().store.list(filter, before, limit).await?)
+        let states = filter.states.clone();
+        let Page { jobs, next } = self.engine.shared().store.list(filter, before, limit).await?;
+        let mut jobs = self.up_to_date(jobs).await?;
+        jobs.retain(|job| states.is_empty() || states.contains(&job.state.kind()));
+        Ok(Page { jobs, next })
     }
 
     pub async fn cancel(&self, job: JobId, reason: String) -> Result<StateKind, Problem> {
@@ -222,6 +240,7 @@ impl Calls {
         if states.is_empty() {
             return Ok(0);
         }
+        self.engine.call(0, |caller| Input::CatchUp { caller }).await?;
         let (mut cancelled, filter) = (0, Filter { states, ..filter });
         let outcome = self.cancel_in_steps(filter, reason, &mut cancelled).await;
         self.audited_many(cancelled, outcome)

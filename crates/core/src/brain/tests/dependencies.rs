@@ -332,6 +332,42 @@ fn a_release_into_the_line_writes_no_row_and_is_not_lost() {
     assert_eq!(rig.server.store.jobs[&last], placed);
 }
 
+/// Rows follow by themselves, soon when little is written, and at once for somebody who is about to go by them.
+#[test]
+fn rows_of_released_jobs_follow() {
+    let mut rig = Rig::new();
+    rig.worker(1, slots(1));
+    let stored = |rig: &Rig, job: JobId| rig.server.store.jobs[&job].state.kind();
+    let release = |rig: &mut Rig| {
+        let first = rig.enqueue(spec());
+        let held = rig.enqueue(spec());
+        let released = rig.enqueue(after(&[first]));
+        rig.succeed(first);
+        assert_eq!(stored(rig, released), StateKind::Waiting);
+        (held, released)
+    };
+    let (held, released) = release(&mut rig);
+    rig.pass(Millis(101));
+    assert_eq!(stored(&rig, released), StateKind::Pending);
+    rig.succeed(held);
+    rig.succeed(released);
+    let (_, released) = release(&mut rig);
+    rig.ask(|caller| Input::CatchUp { caller }).expect("done");
+    assert_eq!(stored(&rig, released), StateKind::Pending);
+
+    // A thousand rows at a time, and the store has enough to do.
+    let mut rig = Rig::new();
+    rig.worker(1, slots(1));
+    let (_, released) = release(&mut rig);
+    for _ in 0..49 {
+        rig.enqueue_all(vec![spec(); 1000]);
+        rig.pass(Millis(100));
+        assert_eq!(stored(&rig, released), StateKind::Waiting);
+    }
+    rig.pass(Millis(100));
+    assert_eq!(stored(&rig, released), StateKind::Pending, "but not forever");
+}
+
 /// What waits for a job that has failed waits for somebody to send it again: as long as one does, it is kept.
 #[test]
 fn a_job_that_others_wait_for_is_not_forgotten() {
