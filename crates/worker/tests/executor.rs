@@ -65,6 +65,7 @@ tests! {
     the_environment_is_clean,
     stdin_and_scripts,
     jobs_of_one_slot_do_not_see_each_others_files,
+    what_a_job_leaves_is_seen_after_many_that_left_nothing,
     a_shutdown_leaves_nothing,
 }
 
@@ -732,6 +733,30 @@ async fn jobs_of_one_slot_do_not_see_each_others_files() {
     // Even when the working directory itself is gone.
     rig.end_of(shell("rm -rf \"$PWD\"")).await;
     assert_eq!(rig.end_of(shell("pwd")).await.text(), format!("{pwd}\n"));
+}
+
+/// Folders that nothing has happened in are not looked through.
+async fn what_a_job_leaves_is_seen_after_many_that_left_nothing() {
+    let mut rig = Rig::start(None).await;
+    let messes = [
+        ("echo 1 > $HODEI_RESULT", true),
+        ("echo 1 > ../new && mv ../new $HODEI_RESULT && touch -d @0 .. .", true),
+        ("echo x > file; touch -d @0 file . ..", false),
+        ("mkdir -p a/b && rmdir a/b a; rm $HODEI_PROGRESS; ln -s /dev/null $HODEI_PROGRESS", false),
+        ("echo '{\"n\": 1}' > $HODEI_JOB_DATA; echo 1 > $HODEI_RESULT", true),
+    ];
+    for (mess, leaves_result) in messes {
+        for quiet in ["sleep 0.1", "true", "true"] {
+            assert_eq!(rig.end_of(shell(quiet)).await.outcome(), &Outcome::Succeeded);
+        }
+        let left = rig.end_of(shell(mess)).await.finished.expect("an end");
+        assert_eq!((left.outcome, left.result.is_some()), (Outcome::Succeeded, leaves_result), "{mess}");
+        assert_eq!(left.data.is_some(), mess.contains("DATA"), "{mess}");
+        let next = rig.end_of(shell("ls -A . ..; echo 9 end > $HODEI_PROGRESS; test -p $HODEI_PROGRESS")).await;
+        assert_eq!(next.outcome(), &Outcome::Succeeded, "{mess}");
+        assert_eq!((next.text().as_str(), next.progress.len()), (".:\n\n..:\nprogress\nwork\n", 1), "{mess}");
+        assert_eq!(next.finished.and_then(|finished| finished.result), None, "{mess}");
+    }
 }
 
 async fn a_shutdown_leaves_nothing() {

@@ -1,8 +1,11 @@
 //! A slot's folder, which its jobs use one after the other.
 
-use super::exchange;
+use super::{clock::wall, exchange};
 use hodei_api::convert::MAX_RESULT;
-use hodei_core::protocol::Assignment;
+use hodei_core::{
+    protocol::Assignment,
+    time::{Millis, Time},
+};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use std::{
     fs,
@@ -28,7 +31,17 @@ pub(super) struct Folder {
     pub script: PathBuf,
     /// The reading end of the progress FIFO. It is open for writing, too, so that it never comes to its end.
     pub reports: pipe::Receiver,
+    /// When names in it last came or went, as it was left for the job.
+    as_left: Option<Changed>,
+    /// Whether the last job has, or may have, put anything there.
+    touched: bool,
 }
+
+/// When the folder, and the work folder in it, were last changed. No job can set these times.
+type Changed = [(i64, i64); 2];
+
+/// Clocks of file systems tick more often than this. A change within one tick of the last would not be seen.
+const TICK: Millis = Millis(50);
 
 /// What a job left in one of its files, or why that is not usable.
 pub(super) type Left = Result<Option<Vec<u8>>, String>;
@@ -53,6 +66,8 @@ impl Folder {
             end: dir.join("end"),
             script: dir.join("script"),
             reports,
+            as_left: None,
+            touched: true,
         })
     }
 
@@ -116,8 +131,29 @@ impl Folder {
         }
     }
 
-    /// Makes it as new for the next job. When the last one left nothing this costs a few looks.
+    /// Looks whether a job that has ended put anything there, or was given anything.
+    pub(super) fn look(&mut self) -> bool {
+        self.touched = self.as_left.is_none() || self.as_left != self.changed();
+        self.touched
+    }
+
+    fn changed(&self) -> Option<Changed> {
+        let time = |path: &Path| fs::symlink_metadata(path).ok().map(|found| (found.ctime(), found.ctime_nsec()));
+        Some([time(self.dir())?, time(&self.work)?])
+    }
+
+    /// Makes it as new for the next job. When the last one left nothing there is nothing to do.
     pub(super) async fn tidy(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.touched, true) {
+            self.clear().await?;
+            let now = wall();
+            let is_past = |(seconds, nanos): (i64, i64)| now - Time(seconds * 1000 + nanos / 1_000_000) > TICK;
+            self.as_left = self.changed().filter(|changed| changed.iter().copied().all(is_past));
+        }
+        Ok(())
+    }
+
+    async fn clear(&mut self) -> io::Result<()> {
         if !is_empty_folder(&self.work) {
             let work = self.work.clone();
             tokio::task::spawn_blocking(move || empty(&work)).await.map_err(io::Error::other)??;

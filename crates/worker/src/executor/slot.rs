@@ -226,7 +226,14 @@ impl SlotTask {
         end
     }
 
-    fn finished(&self, watch: &Watch, end: &End, printed: Printed, start: &Start, assignment: &Assignment) -> Finished {
+    fn finished(
+        &mut self,
+        watch: &Watch,
+        end: &End,
+        printed: Printed,
+        start: &Start,
+        assignment: &Assignment,
+    ) -> Finished {
         let finished_at = if let End::Ended(ended) = end { ended.finished } else { wall() };
         let outcome = match watch.outcome(end, start) {
             Outcome::Failed(failure) => Outcome::Failed(Failure { detail: printed.errors, ..failure }),
@@ -237,7 +244,9 @@ impl SlotTask {
             log_entries: printed.entries,
             ..Finished::new(watch.execution, outcome, finished_at)
         };
-        if let Some(folder) = &self.folder {
+        if let Some(folder) = &mut self.folder
+            && folder.look()
+        {
             exchange::collect(folder, assignment, &mut finished);
         }
         if let End::Ended(ended) = end {
