@@ -5,6 +5,7 @@ mod client;
 mod commands;
 mod exit;
 mod folder;
+mod memory;
 mod output;
 
 use args::{Cli, Command, JobCommand, WebhookCommand, WorkerCommand};
@@ -26,7 +27,10 @@ fn main() -> ExitCode {
     };
     match cli.command {
         // A process of its own: no runtime, no threads, no configuration.
-        Command::Guardian => finish(hodei_worker::guardian::main().map(|()| exit::OK).map_err(Into::into)),
+        Command::Guardian => {
+            memory::let_go_of_code();
+            finish(hodei_worker::guardian::main().map(|()| exit::OK).map_err(Into::into))
+        }
         command => finish(start(cli.common, command)),
     }
 }
@@ -64,6 +68,9 @@ fn start(common: args::Common, command: Command) -> anyhow::Result<u8> {
 
 async fn dispatch(common: args::Common, config: Config, command: Command) -> anyhow::Result<u8> {
     let json = common.json;
+    if matches!(command, Command::Up(_) | Command::Server(_) | Command::Worker(WorkerCommand::Run(_))) {
+        memory::rest_after_start();
+    }
     match command {
         Command::Up(args) => return commands::serve::up(&common, &config, args).await,
         Command::Server(args) => return commands::serve::server(&common, &config, args).await,
