@@ -1,6 +1,6 @@
 -- The connection that writes. The page size holds for new files only: rows of some hundred bytes that come and change
 -- in order fill pages well, but a small commit writes every page that it touches whole.
-PRAGMA page_size = 8192;
+PRAGMA page_size = 4096;
 PRAGMA journal_mode = WAL;
 -- A commit is answered when it is on disk, not before.
 PRAGMA synchronous = FULL;
