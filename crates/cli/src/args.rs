@@ -502,6 +502,9 @@ pub struct QueueSettingsArgs {
     /// A job that has waited this long counts as one priority higher.
     #[arg(long, value_name = "TIME", value_parser = values::optional_length)]
     pub ageing: Option<values::Setting<Millis>>,
+    /// Jobs that have not ended; while there are as many, further ones are refused.
+    #[arg(long, value_name = "N", value_parser = values::optional_count)]
+    pub max_jobs: Option<values::Setting<i32>>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -24,6 +24,9 @@ pub struct QueueSettings {
     pub concurrency: Option<u32>,
     /// A job that has waited this long counts as one priority higher, after twice as long as two.
     pub ageing: Option<Millis>,
+    /// Jobs that have not ended; while there are as many, no more are taken from callers.
+    #[serde(default)]
+    pub max_jobs: Option<u32>,
 }
 
 /// At most `limit` starts in any span of this length.

@@ -135,6 +135,7 @@ impl From<Refusal> for Problem {
             Refusal::ScheduleExists(_) | Refusal::ProviderExists(_) => Problem::Exists(said),
             Refusal::TooManySchedules(_)
             | Refusal::TooManyQueues(_)
+            | Refusal::QueueFull { .. }
             | Refusal::TooManyClasses(_)
             | Refusal::TooManyProviders(_)
             | Refusal::TooManyTemplates(_) => Problem::Exhausted(said),

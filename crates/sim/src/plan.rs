@@ -463,6 +463,7 @@ fn order(rng: &mut Rng) -> QueueOrder {
                 rate: rng.bool().then_some(rate),
                 concurrency: rng.bool().then(|| rng.u32(1..4)),
                 ageing: rng.bool().then(|| Millis(rng.u64(500..5000))),
+                max_jobs: None,
             })
         }
     }

@@ -17,7 +17,7 @@ use hodei_core::{
 };
 
 pub fn queue_to_wire(view: QueueView) -> v1::Queue {
-    let QueueSettings { rate, concurrency, ageing } = view.record.settings;
+    let QueueSettings { rate, concurrency, ageing, max_jobs } = view.record.settings;
     let counts = view.counts.into_iter().filter(|(_, count)| *count > 0);
     v1::Queue {
         name: view.record.name.to_string(),
@@ -27,6 +27,7 @@ pub fn queue_to_wire(view: QueueView) -> v1::Queue {
             rate_period_ms: rate.map_or(0, |rate| signed(rate.period.0)),
             concurrency: concurrency.map_or(0, count),
             ageing_ms: ageing.map_or(0, |ageing| signed(ageing.0)),
+            max_jobs: max_jobs.map_or(0, count),
         }),
         counts: counts.map(|(state, count)| (state.name().to_owned(), signed(count))).collect(),
         held_because: view.held_because,
@@ -42,10 +43,12 @@ pub fn settings_from_wire(wire: v1::QueueSettings) -> Result<QueueSettings, Inva
     };
     let concurrency = number("settings.concurrency", wire.concurrency.into())?;
     let ageing = number("settings.ageing_ms", wire.ageing_ms)?;
+    let max_jobs = number("settings.max_jobs", wire.max_jobs.into())?;
     let settings = QueueSettings {
         rate,
         concurrency: (concurrency > 0).then_some(u32::try_from(concurrency).unwrap_or(u32::MAX)),
         ageing: (ageing > 0).then_some(Millis(ageing)),
+        max_jobs: (max_jobs > 0).then_some(u32::try_from(max_jobs).unwrap_or(u32::MAX)),
     };
     settings.validate()?;
     Ok(settings)

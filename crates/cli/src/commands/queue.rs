@@ -48,6 +48,9 @@ fn changed(mut settings: v1::QueueSettings, args: &QueueSettingsArgs) -> v1::Que
     if let Some(ageing) = args.ageing {
         settings.ageing_ms = ageing.0.map_or(0, ms);
     }
+    if let Some(max_jobs) = args.max_jobs {
+        settings.max_jobs = max_jobs.0.unwrap_or(0);
+    }
     settings
 }
 
@@ -108,6 +111,7 @@ fn show(queue: &v1::Queue, json: bool) {
     let limit = (settings.concurrency > 0).then(|| format!("{} jobs at one time", settings.concurrency));
     let ageing =
         (settings.ageing_ms > 0).then(|| format!("one priority higher every {}", output::span(settings.ageing_ms)));
+    let most = (settings.max_jobs > 0).then(|| format!("{} jobs that have not ended", settings.max_jobs));
     let mut lines = vec![
         ("queue", queue.name.clone()),
         ("state", if queue.paused { "paused".to_owned() } else { "open".to_owned() }),
@@ -115,6 +119,7 @@ fn show(queue: &v1::Queue, json: bool) {
         ("rate", rate.unwrap_or_default()),
         ("limit", limit.unwrap_or_default()),
         ("ageing", ageing.unwrap_or_default()),
+        ("holds at most", most.unwrap_or_default()),
     ];
     let mut counts: Vec<_> = queue.counts.iter().collect();
     counts.sort();
@@ -133,6 +138,7 @@ fn queue_json(queue: &v1::Queue) -> Value {
         "rate_period_ms": (settings.rate_limit > 0).then_some(settings.rate_period_ms),
         "concurrency": (settings.concurrency > 0).then_some(settings.concurrency),
         "ageing_ms": (settings.ageing_ms > 0).then_some(settings.ageing_ms),
+        "max_jobs": (settings.max_jobs > 0).then_some(settings.max_jobs),
         "counts": queue.counts,
     })
 }

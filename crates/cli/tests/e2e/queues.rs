@@ -63,6 +63,35 @@ async fn limits_of_keys_and_queues_are_never_exceeded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_queue_takes_no_more_until_jobs_of_it_have_ended() {
+    let mut cluster = Cluster::start().await;
+    cluster.hodei(&["queue", "set", "small", "--max-jobs", "2"]).await.ok();
+    let submit = ["job", "submit", "--queue", "small", "--key", "one", "--", "true"];
+    cluster.hodei(&submit).await.ok();
+    cluster.queue(v1::JobSpec { run_at_ms: 4_102_444_800_000, ..in_queue("small", "true") }).await;
+    let refused = cluster.hodei(&["job", "submit", "--queue", "small", "--", "true"]).await;
+    assert!(refused.code != 0 && refused.stderr.contains("'small' is full: 2 of at most 2"), "{refused:?}");
+    cluster.hodei(&submit).await.ok();
+    // All or none, and other queues have room.
+    let batch =
+        r#"{"jobs": {"a": {"shell": {"program": "true"}}, "b": {"queue": "small", "shell": {"program": "true"}}}}"#;
+    let batch = cluster.home.write("batch.yaml", batch);
+    let refused = cluster.hodei(&["job", "submit", "-f", &batch.display().to_string()]).await;
+    assert!(refused.code != 0 && refused.stderr.contains("hodei queue set small --max-jobs"), "{refused:?}");
+    let counts = cluster.hodei(&["queue", "list", "--json"]).await.ok().json();
+    assert_eq!(counts.as_array().map(Vec::len), Some(1), "{counts}");
+    cluster.crash_server().await;
+    let refused = cluster.hodei(&["job", "submit", "--queue", "small", "--", "true"]).await;
+    assert!(refused.code != 0 && refused.stderr.contains("is full"), "over a restart, too: {refused:?}");
+    let _worker = cluster.worker("one", &["--slots", "1"]).await;
+    until("there is room", || async {
+        let submitted = cluster.hodei(&["job", "submit", "--queue", "small", "--", "true"]).await;
+        (submitted.code == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rate_spreads_starts_over_time() {
     let cluster = Cluster::up(&["--slots", "8"]).await;
     cluster.hodei(&["queue", "set", "slow", "--rate", "3/1s"]).await.ok();

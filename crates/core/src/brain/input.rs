@@ -481,6 +481,10 @@ pub enum Refusal {
     TooManySchedules(usize),
     #[error("there are {0} queues already, which is as many as one server keeps; use fewer names")]
     TooManyQueues(usize),
+    #[error(
+        "the queue '{queue}' is full: {holds} of at most {most} jobs in it have not ended; submit fewer, wait until some have ended, or raise the limit with 'hodei queue set {queue} --max-jobs N'"
+    )]
+    QueueFull { queue: String, holds: u64, most: u32 },
     #[error("more than {0} different combinations of queue and requirements wait already; use fewer of them")]
     TooManyClasses(usize),
 }

@@ -8,6 +8,7 @@ impl Brain {
     /// Stores these jobs, all or none. Those with an idempotency key that is taken are not stored a second time.
     pub(super) fn enqueue(&mut self, jobs: Vec<NewJob>, parent: Option<JobId>) -> Result<Answer, Refusal> {
         self.check_new(&jobs)?;
+        self.check_room(&jobs)?;
         let existed = self.take_in(jobs, parent);
         Ok(if existed.is_empty() { Answer::Done } else { Answer::Existed(existed) })
     }
@@ -34,6 +35,23 @@ impl Brain {
         self.check_queues(jobs.iter().map(|job| &*job.spec.queue))?;
         self.check_dependencies(jobs)?;
         self.check_keys(jobs)
+    }
+
+    /// Whether the queues that these jobs are for have room for them. It is asked of callers alone: what schedules and running
+    /// jobs make belongs to what was taken before.
+    pub(super) fn check_room(&self, jobs: &[NewJob]) -> Result<(), Refusal> {
+        let is_new = |job: &&NewJob| job.spec.idempotency_key.as_deref().is_none_or(|key| !self.keys.contains_key(key));
+        let mut coming: HashMap<&str, u64> = HashMap::new();
+        for group in jobs.chunk_by(|one, other| one.spec.queue == other.spec.queue) {
+            let queue = group.first().map_or("", |job| &*job.spec.queue);
+            let Some((holds, most)) = self.queues.room(queue) else { continue };
+            let coming = coming.entry(queue).or_default();
+            *coming += group.iter().filter(is_new).count() as u64;
+            if *coming > 0 && holds + *coming > u64::from(most) {
+                return Err(Refusal::QueueFull { queue: queue.to_owned(), holds, most });
+            }
+        }
+        Ok(())
     }
 
     fn check_classes(&self, jobs: &[NewJob]) -> Result<(), Refusal> {

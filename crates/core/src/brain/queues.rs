@@ -211,6 +211,15 @@ impl Queues {
         self.queues.get(name)
     }
 
+    /// How many jobs of a queue have not ended, and how many may be, if that is limited.
+    pub fn room(&self, name: &str) -> Option<(u64, u32)> {
+        let queue = self.queues.get(name)?;
+        let most = queue.record.as_ref()?.settings.max_jobs?;
+        let live = StateKind::ALL.into_iter().filter(|state| !state.is_finished());
+        let holds: i64 = live.map(|state| queue.counts[state as usize]).sum();
+        Some((u64::try_from(holds).unwrap_or(0), most))
+    }
+
     /// One job more or less is in this state.
     pub fn count(&mut self, name: &Arc<str>, state: StateKind, by: i64) {
         let queue = self.touch(name);

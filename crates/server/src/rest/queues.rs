@@ -74,6 +74,9 @@ pub struct Settings {
     /// A job that has waited this long counts as one priority higher, after twice as long as two.
     #[schema(minimum = 0)]
     ageing_ms: i64,
+    /// Jobs that have not ended; while there are as many, further ones are refused (429).
+    #[schema(minimum = 0)]
+    max_jobs: i32,
 }
 
 /// Set what limits a queue
@@ -90,8 +93,8 @@ pub async fn configure(
     Query(NoQuery): Query<NoQuery>,
     Body(settings): Body<Settings>,
 ) -> Result<Json<Queue>> {
-    let Settings { rate_limit, rate_period_ms, concurrency, ageing_ms } = settings;
-    let wire = v1::QueueSettings { rate_limit, rate_period_ms, concurrency, ageing_ms };
+    let Settings { rate_limit, rate_period_ms, concurrency, ageing_ms, max_jobs } = settings;
+    let wire = v1::QueueSettings { rate_limit, rate_period_ms, concurrency, ageing_ms, max_jobs };
     set(&rest, name, QueueOrder::Configure(convert::settings_from_wire(wire)?)).await
 }
 

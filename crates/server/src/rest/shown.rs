@@ -255,16 +255,17 @@ pub struct ShownSettings {
     pub rate_period_ms: i64,
     pub concurrency: i32,
     pub ageing_ms: i64,
+    pub max_jobs: i32,
 }
 
 impl From<v1::Queue> for Queue {
     fn from(queue: v1::Queue) -> Self {
-        let v1::QueueSettings { rate_limit, rate_period_ms, concurrency, ageing_ms } =
+        let v1::QueueSettings { rate_limit, rate_period_ms, concurrency, ageing_ms, max_jobs } =
             queue.settings.unwrap_or_default();
         Self {
             name: queue.name,
             paused: queue.paused,
-            settings: ShownSettings { rate_limit, rate_period_ms, concurrency, ageing_ms },
+            settings: ShownSettings { rate_limit, rate_period_ms, concurrency, ageing_ms, max_jobs },
             counts: queue.counts.into_iter().collect(),
             held_because: queue.held_because,
         }
