@@ -14,9 +14,9 @@ use std::{
 };
 
 /// Pages in the log before it is copied: enough that a page which changes often is copied once.
-const MANY_PAGES: i64 = 4096;
+const MANY_PAGES: i64 = 8192;
 /// So few pages the writer copies by itself.
-const FEW_PAGES: i64 = 256;
+const FEW_PAGES: i64 = 512;
 /// Commits that outrun the copying do so no more than this many times.
 const ROUNDS: usize = 4;
 
