@@ -65,7 +65,7 @@ fn start(common: args::Common, command: Command) -> anyhow::Result<u8> {
 async fn dispatch(common: args::Common, config: Config, command: Command) -> anyhow::Result<u8> {
     let json = common.json;
     match command {
-        Command::Up(args) => return commands::serve::up(&common, &config, args).await,
+        Command::Up(args) => return commands::serve::up(&common, &config, *args).await,
         Command::Server(args) => return commands::serve::server(&common, &config, args).await,
         Command::Worker(WorkerCommand::Run(args)) => return commands::worker::run(&common, &config, *args).await,
         Command::Webhook(WebhookCommand::Secret) => return commands::webhook::secret(&common, &config),
