@@ -2,7 +2,7 @@
 
 use crate::gather::Gathering;
 use hyper_util::rt::TokioIo;
-use std::{io, time::Duration};
+use std::{fmt, io, sync::Arc, time::Duration};
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tonic::{
@@ -10,7 +10,7 @@ use tonic::{
     codegen::http::Uri,
     metadata::{Ascii, MetadataValue},
     service::{Interceptor, interceptor::InterceptedService},
-    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Error},
+    transport::{self, Certificate, Channel, ClientTlsConfig, Endpoint, Error},
 };
 use tower::service_fn;
 
@@ -49,16 +49,43 @@ pub fn tuned(endpoint: Endpoint) -> Endpoint {
         .keep_alive_while_idle(true)
 }
 
-/// The server at a URL. One that begins with `https` must prove that it is whom it claims to be: to the authority `ca` (in
-/// PEM), or to those that this machine trusts.
-pub fn endpoint(url: String, ca: Option<&[u8]>) -> Result<Endpoint, Error> {
+/// With which certificates the two ends of a connection prove who they are.
+#[derive(Clone, Debug, Default)]
+pub struct Certificates {
+    /// The authority of the server's, in PEM; those that this machine trusts if there is none.
+    pub ca: Option<Arc<[u8]>>,
+    /// The client's own, for a server that asks.
+    pub identity: Option<Identity>,
+}
+
+/// A certificate with those that vouch for it, and its key, both in PEM.
+#[derive(Clone)]
+pub struct Identity {
+    pub cert: Arc<[u8]>,
+    pub key: Arc<[u8]>,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
+}
+
+/// The server at a URL. One that begins with `https` must prove that it is whom it claims to be.
+pub fn endpoint(url: String, certificates: &Certificates) -> Result<Endpoint, Error> {
     let secure = url.starts_with("https://");
     let endpoint = Endpoint::from_shared(url)?;
-    match (secure, ca) {
-        (false, _) => Ok(endpoint),
-        (true, Some(ca)) => endpoint.tls_config(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca))),
-        (true, None) => endpoint.tls_config(ClientTlsConfig::new().with_enabled_roots()),
+    if !secure {
+        return Ok(endpoint);
     }
+    let tls = match &certificates.ca {
+        Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)),
+        None => ClientTlsConfig::new().with_enabled_roots(),
+    };
+    endpoint.tls_config(match &certificates.identity {
+        Some(Identity { cert, key }) => tls.identity(transport::Identity::from_pem(cert, key)),
+        None => tls,
+    })
 }
 
 /// What a client proves its role with.
@@ -105,5 +132,12 @@ mod tests {
         );
         assert!(!format!("{token:?} {request:?}").contains("secret"));
         assert_eq!(ApiToken::new("caf\u{e9}\n\0").err(), Some(NotAToken));
+    }
+
+    #[test]
+    fn a_key_is_never_shown() {
+        let identity = Identity { cert: (*b"certificate").into(), key: (*b"secret").into() };
+        let shown = format!("{:?}", Certificates { ca: None, identity: Some(identity) });
+        assert!(!shown.contains("secret") && !shown.contains("115, 101"), "{shown}");
     }
 }

@@ -77,7 +77,7 @@ pub enum Command {
     /// Follow what happens, as it happens.
     Events(EventsArgs),
     /// Start a server with a worker in one process.
-    Up(UpArgs),
+    Up(Box<UpArgs>),
     /// Start a server.
     Server(ServerArgs),
     /// Run, list and drain workers.
@@ -618,6 +618,9 @@ pub struct ServerArgs {
     /// times.
     #[arg(long, value_name = "NAME")]
     pub tls_name: Vec<String>,
+    /// Take workers over the network only with a certificate from an authority in this file, in PEM. Needs TLS.
+    #[arg(long, value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
     /// Serve other machines without TLS. Tokens and jobs can then be read on the way.
     #[arg(long)]
     pub insecure: bool,
@@ -678,6 +681,13 @@ pub struct WorkerArgs {
     /// The id that the token was made for; the token knows it too.
     #[arg(long, env = "HODEI_WORKER_ID", value_name = "ID")]
     pub worker_id: Option<hodei_core::id::WorkerId>,
+    /// Its certificate in PEM, with those that vouch for it, for an https server that takes workers only with one. Read anew for
+    /// every connection.
+    #[arg(long, env = "HODEI_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The key of the certificate.
+    #[arg(long, env = "HODEI_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
     /// How people see it; the host's name by default.
     #[arg(long)]
     pub name: Option<String>,

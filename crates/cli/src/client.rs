@@ -3,7 +3,7 @@
 use crate::{args::Common, config::Config, folder::Holder};
 use anyhow::{Context, Result, anyhow, bail};
 use hodei_api::{
-    channel::{self, ApiToken, Authorized, tuned},
+    channel::{self, ApiToken, Authorized, Certificates, Identity, tuned},
     gather::Gathering,
     v1::{
         ListWorkersRequest, access_service_client::AccessServiceClient as Access,
@@ -19,7 +19,7 @@ use hodei_api::{
         worker_admin_service_client::WorkerAdminServiceClient as Admin,
     },
 };
-use hodei_server::listen;
+use hodei_server::{listen, tls::Tls};
 use hyper_util::rt::TokioIo;
 use rustix::process::setsid;
 use std::{
@@ -54,6 +54,8 @@ pub enum Target {
         url: String,
         /// Whom its certificate must be from, in PEM; those that this machine trusts if nobody is named.
         ca: Option<Arc<[u8]>>,
+        /// What a worker proves itself with.
+        identity: Option<IdentityFiles>,
     },
     Socket(PathBuf),
     /// The server of this data folder, started with this configuration file if need be.
@@ -61,6 +63,13 @@ pub enum Target {
         path: PathBuf,
         config: Option<PathBuf>,
     },
+}
+
+/// A certificate and its key in PEM. They are read for every connection, so that renewed ones need no new start.
+#[derive(Clone, Debug)]
+pub struct IdentityFiles {
+    pub cert: PathBuf,
+    pub key: PathBuf,
 }
 
 #[derive(Clone)]
@@ -92,16 +101,25 @@ impl Target {
                 "'{url}' is not a server's address; write it like http://127.0.0.1:7070, https://hodei.example:7070 or unix:/path/to/socket"
             );
         }
-        let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
-        let ca = common.ca.as_ref().map(read).transpose()?;
-        Ok(Target::Tcp { url, ca: ca.map(Into::into) })
+        let ca = common.ca.as_deref().map(read).transpose()?;
+        Ok(Target::Tcp { url, ca, identity: None })
+    }
+
+    /// The same, with what to prove oneself with; a socket does not ask for it.
+    pub fn proving(self, identity: Option<IdentityFiles>) -> Self {
+        match self {
+            Target::Tcp { url, ca, .. } => Target::Tcp { url, ca, identity },
+            other => other,
+        }
     }
 
     pub async fn channel(&self) -> Result<Channel> {
         match self {
-            Target::Tcp { url, ca } => {
-                let endpoint = channel::endpoint(url.clone(), ca.as_deref());
-                let endpoint = endpoint.with_context(|| format!("'{url}' cannot be used with this --ca"))?;
+            Target::Tcp { url, ca, identity } => {
+                let identity = identity.as_ref().map(IdentityFiles::read).transpose()?;
+                let with = if identity.is_some() { "--ca, --tls-cert and --tls-key" } else { "--ca" };
+                let endpoint = channel::endpoint(url.clone(), &Certificates { ca: ca.clone(), identity });
+                let endpoint = endpoint.with_context(|| format!("'{url}' cannot be used with this {with}"))?;
                 channel::connect(endpoint).await.map_err(|error| unreachable(url, error))
             }
             Target::Socket(path) => {
@@ -110,6 +128,22 @@ impl Target {
             Target::Folder { path, config } => of_folder(path, config.as_deref()).await,
         }
     }
+}
+
+impl IdentityFiles {
+    /// Whether they can be used, which is better known before the first connection.
+    pub fn check(&self) -> Result<()> {
+        let said = || format!("--tls-cert {} and --tls-key {} cannot be used", self.cert.display(), self.key.display());
+        Tls::of_files(&self.cert, &self.key).map(drop).with_context(said)
+    }
+
+    fn read(&self) -> Result<Identity> {
+        Ok(Identity { cert: read(&self.cert)?, key: read(&self.key)? })
+    }
+}
+
+fn read(path: &Path) -> Result<Arc<[u8]>> {
+    Ok(std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?.into())
 }
 
 /// Why a server was not reached, and what may help.

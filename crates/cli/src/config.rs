@@ -145,6 +145,7 @@ pub struct Server {
     pub tls_key: String,
     pub tls_self_signed: bool,
     pub tls_names: Vec<String>,
+    pub tls_client_ca: String,
     pub insecure: bool,
     #[serde(deserialize_with = "values::length_field")]
     pub lease: Millis,

@@ -72,7 +72,7 @@ async fn dispatch(common: args::Common, config: Config, command: Command) -> any
         memory::rest_after_start();
     }
     match command {
-        Command::Up(args) => return commands::serve::up(&common, &config, args).await,
+        Command::Up(args) => return commands::serve::up(&common, &config, *args).await,
         Command::Server(args) => return commands::serve::server(&common, &config, args).await,
         Command::Worker(WorkerCommand::Run(args)) => return commands::worker::run(&common, &config, *args).await,
         Command::Webhook(WebhookCommand::Secret) => return commands::webhook::secret(&common, &config),

@@ -7,7 +7,7 @@
 use crate::Job;
 use futures::stream::{self, StreamExt};
 use hodei_api::{
-    channel::{self, ApiToken, Authorized},
+    channel::{self, ApiToken, Authorized, Certificates},
     convert,
     v1::{self, job_execution_service_client::JobExecutionServiceClient as Jobs},
 };
@@ -87,17 +87,18 @@ impl Client {
     /// A client of the server at this address, such as `http://127.0.0.1:7070`. It connects with its first submission, and
     /// again after the connection broke. Call it where a tokio runtime is.
     pub fn connect(server: impl Into<String>) -> Result<Self, ClientError> {
-        Self::to(server.into(), None)
+        Self::to(server.into(), Certificates::default())
     }
 
     /// The same for a server whose certificate is from this authority, in PEM. Without one, an `https` server is checked
     /// against those that this machine trusts.
     pub fn connect_trusting(server: impl Into<String>, ca: impl AsRef<[u8]>) -> Result<Self, ClientError> {
-        Self::to(server.into(), Some(ca.as_ref()))
+        Self::to(server.into(), Certificates { ca: Some(ca.as_ref().into()), identity: None })
     }
 
-    fn to(server: String, ca: Option<&[u8]>) -> Result<Self, ClientError> {
-        let endpoint = channel::endpoint(server.clone(), ca).ok().filter(|endpoint| endpoint.uri().scheme().is_some());
+    fn to(server: String, certificates: Certificates) -> Result<Self, ClientError> {
+        let endpoint = channel::endpoint(server.clone(), &certificates).ok();
+        let endpoint = endpoint.filter(|endpoint| endpoint.uri().scheme().is_some());
         let channel = channel::connect_lazy(endpoint.ok_or(ClientError::Address(server))?);
         Ok(Self::on(channel, ApiToken::default()))
     }

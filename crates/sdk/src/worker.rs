@@ -1,13 +1,14 @@
 //! A worker of one's own.
 
 use futures::future::FutureExt;
-use hodei_api::channel;
+use hodei_api::channel::{self, Certificates, Identity};
 use hodei_worker::{
     AgentError, AgentOptions, Capacity, Connect, Done, Handlers, Invalid, LinkError, Task, TaskResult, Wish, WorkerInfo,
 };
 use std::{future::Future, path::PathBuf, sync::Arc};
 use thiserror::Error;
 use tokio::sync::watch;
+use tonic::transport::Uri;
 
 /// Log data that may wait for the server.
 const SPOOL_BYTES: usize = 64 << 20;
@@ -18,7 +19,7 @@ const FOLDER: &str = "hodei-worker";
 pub struct Worker {
     server: String,
     token: Option<String>,
-    ca: Option<Vec<u8>>,
+    certificates: Certificates,
     name: Option<String>,
     slots: u32,
     folder: PathBuf,
@@ -31,6 +32,8 @@ pub struct Worker {
 pub enum WorkerError {
     #[error("'{0}' is not a server's address; write it like http://127.0.0.1:7070")]
     Address(String),
+    #[error("the authority, or the certificate and the key of this worker, cannot be used")]
+    Certificates(#[source] tonic::transport::Error),
     #[error("a worker needs handlers; add some with Worker::handle")]
     NoHandlers,
     #[error(transparent)]
@@ -46,7 +49,7 @@ impl Worker {
         Self {
             server: server.into(),
             token: None,
-            ca: None,
+            certificates: Certificates::default(),
             name: None,
             slots: std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1)),
             folder: FOLDER.into(),
@@ -63,7 +66,13 @@ impl Worker {
 
     /// The authority, in PEM, that the certificate of an `https` server must be from; those that this machine trusts by default.
     pub fn ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.ca = Some(pem.into());
+        self.certificates.ca = Some(pem.into().into());
+        self
+    }
+
+    /// Its own certificate and the key of it, in PEM, for an `https` server that takes workers only with one.
+    pub fn identity(mut self, cert: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.certificates.identity = Some(Identity { cert: cert.into().into(), key: key.into().into() });
         self
     }
 
@@ -122,7 +131,7 @@ impl Worker {
         }
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let options = AgentOptions {
-            connect: connect(&self.server, self.ca.as_deref())?,
+            connect: connect(&self.server, &self.certificates)?,
             token: self.token,
             worker: None,
             info: WorkerInfo {
@@ -141,8 +150,9 @@ impl Worker {
     }
 }
 
-fn connect(server: &str, ca: Option<&[u8]>) -> Result<Connect, WorkerError> {
-    let endpoint = channel::endpoint(server.to_owned(), ca).map_err(|_| WorkerError::Address(server.to_owned()))?;
+fn connect(server: &str, certificates: &Certificates) -> Result<Connect, WorkerError> {
+    _ = server.parse::<Uri>().map_err(|_| WorkerError::Address(server.to_owned()))?;
+    let endpoint = channel::endpoint(server.to_owned(), certificates).map_err(WorkerError::Certificates)?;
     let unreachable = |error: tonic::transport::Error| LinkError::Unreachable(error.to_string());
     Ok(Arc::new(move || {
         let endpoint = endpoint.clone();

@@ -69,6 +69,14 @@ impl fmt::Display for Peer {
     }
 }
 
+/// Whoever is at the other end of a connection over a network.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    pub peer: Peer,
+    /// It has a certificate from an authority that the server was told of.
+    pub certified: bool,
+}
+
 /// One request: where it came from, and what it wants done.
 #[derive(Clone, Copy, Debug)]
 pub struct Visit {
@@ -128,6 +136,10 @@ pub enum Denied {
     TooMany { peer: Peer, wait: Millis },
     #[error("there is nothing of this name")]
     NoSuchAction,
+    #[error(
+        "this server takes workers over the network only with a certificate; start the worker with --tls-cert and --tls-key, from an authority in the server's tls_client_ca"
+    )]
+    NoCertificate,
 }
 
 impl Access {
@@ -156,6 +168,17 @@ impl Access {
             return Err(Denied::Role { needed, has: token.role, name: token.name.to_string() });
         }
         Ok(Some(Actor { name: Arc::clone(&token.name), visit }))
+    }
+
+    /// Lets what workers do come in over a network with a certificate alone; their own credentials come after.
+    pub fn admit_certified(&self, action: Action, caller: Caller) -> Result<(), Denied> {
+        if action.needs != Needs::Worker || caller.certified {
+            return Ok(());
+        }
+        // No guess, as with no token.
+        let visit = Visit { peer: caller.peer, action: action.name };
+        self.refusals.add(line(ANONYMOUS, visit, String::new(), Denied::NoCertificate.brief().into()));
+        Err(Denied::NoCertificate)
     }
 
     /// Lets the owner of the data folder in.
@@ -188,6 +211,7 @@ impl Denied {
             Denied::Role { .. } => "role too low",
             Denied::TooMany { .. } => "too many wrong credentials",
             Denied::NoSuchAction => "no such action",
+            Denied::NoCertificate => "no certificate",
         }
     }
 }
@@ -240,6 +264,22 @@ mod tests {
         let lines = access.refusals.take();
         assert_eq!(lines.len(), 1, "one line tells it all: {lines:?}");
         assert!(lines[0].outcome.contains("and 50 more"), "{lines:?}");
+    }
+
+    #[test]
+    fn workers_show_a_certificate_and_others_need_none() {
+        const REGISTER: Action = Action { name: "workers.register", needs: Needs::Worker };
+        let access = Access::new(Vec::new());
+        let caller = |certified| Caller { peer: PEER, certified };
+        assert_eq!(access.admit_certified(REGISTER, caller(true)), Ok(()));
+        assert_eq!(access.admit_certified(LOOK, caller(false)), Ok(()));
+        assert!(access.refusals.take().is_empty());
+        for _ in 0..50 {
+            assert_eq!(access.admit_certified(REGISTER, caller(false)), Err(Denied::NoCertificate), "no guess");
+        }
+        let lines = access.refusals.take();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].action == "workers.register" && lines[0].outcome.contains("no certificate"), "{lines:?}");
     }
 
     #[test]

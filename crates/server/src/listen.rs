@@ -1,6 +1,9 @@
 //! Where the server may be reached, and how: with TLS or without.
 
-use crate::{access::Peer, tls::Tls};
+use crate::{
+    access::{Caller, Peer},
+    tls::Tls,
+};
 use axum::{extract::connect_info::Connected as AxumConnected, serve::IncomingStream};
 use futures::Stream;
 use std::{
@@ -81,13 +84,22 @@ impl Connection {
             Connection::Plain(_, peer) | Connection::Tls(_, peer) => *peer,
         }
     }
+
+    /// Whether whoever connected has shown a certificate. The handshake has verified it: with one that is not good there is no
+    /// connection.
+    fn is_certified(&self) -> bool {
+        match self {
+            Connection::Plain(..) => false,
+            Connection::Tls(stream, _) => stream.get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty()),
+        }
+    }
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Peer;
+    type ConnectInfo = Caller;
 
-    fn connect_info(&self) -> Peer {
-        self.peer().into()
+    fn connect_info(&self) -> Caller {
+        Caller { peer: Peer::from(self.peer()), certified: self.is_certified() }
     }
 }
 
@@ -149,10 +161,8 @@ pub struct Doorway {
 }
 
 impl Doorway {
-    /// `protocols`: what TLS offers, by their names in ALPN.
-    pub fn open(listener: TcpListener, tls: Option<&Tls>, protocols: &[&str]) -> io::Result<Self> {
+    pub fn open(listener: TcpListener, acceptor: Option<TlsAcceptor>) -> io::Result<Self> {
         let address = listener.local_addr()?;
-        let acceptor = tls.map(|tls| tls.acceptor(protocols));
         let (sender, ready) = mpsc::channel(HANDSHAKES);
         Ok(Self { ready, address, accepting: tokio::spawn(accept(listener, acceptor, sender)) })
     }
@@ -243,13 +253,24 @@ async fn shake_hands(acceptor: &TlsAcceptor, stream: TcpStream) -> io::Result<Tl
         tell_to_speak_tls(stream).await?;
         return Err(io::Error::new(io::ErrorKind::InvalidData, "not TLS"));
     }
-    acceptor.accept(stream).await
+    match acceptor.accept(stream).into_fallible().await {
+        Ok(stream) => Ok(stream),
+        Err((error, stream)) => {
+            // It was told why, such as that its certificate is not good.
+            _ = hang_up(stream).await;
+            Err(error)
+        }
+    }
 }
 
-/// Reads on until the caller hangs up: to close on what it is still sending would reset the connection, and it would hear of
-/// that instead of the answer.
 async fn tell_to_speak_tls(mut stream: TcpStream) -> io::Result<()> {
     stream.write_all(SPEAK_TLS).await?;
+    hang_up(stream).await
+}
+
+/// Reads on until the caller hangs up, too: to close on what it is still sending would reset the connection, and it would hear
+/// of that instead of the answer.
+async fn hang_up(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     let (mut rest, mut nowhere) = (stream.take(READ_WHILE_CLOSING), tokio::io::sink());
     _ = tokio::time::timeout(CLOSING_PATIENCE, tokio::io::copy(&mut rest, &mut nowhere)).await;

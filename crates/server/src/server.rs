@@ -31,6 +31,7 @@ use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
 };
+use tokio_rustls::TlsAcceptor;
 use tokio_stream::{
     Stream, StreamExt,
     wrappers::{UnboundedReceiverStream, UnixListenerStream},
@@ -90,12 +91,14 @@ impl Server {
         let served = Arc::new(AtomicU64::new(0));
         let services = grpc::services(&engine, closed.clone()).await?;
         let routes = |door: Door| grpc::behind(services.clone(), &engine, door, Arc::clone(&served));
-        let (inner, outer, for_workers) = (routes(Door::Owner), routes(Door::Network), routes(Door::Workers));
+        let network = Door::Network { certified_workers: at.tls.as_ref().is_some_and(Tls::asks_workers) };
+        let (inner, outer, for_workers) = (routes(Door::Owner), routes(network), routes(Door::Workers));
         let (insiders, inside) = mpsc::unbounded_channel();
-        let open = |listener: Option<TcpListener>, protocols: &[&str]| {
-            listener.map(|listener| Doorway::open(listener, at.tls.as_ref(), protocols)).transpose()
+        let open = |listener: Option<TcpListener>, acceptor: fn(&Tls) -> TlsAcceptor| {
+            listener.map(|listener| Doorway::open(listener, at.tls.as_ref().map(acceptor))).transpose()
         };
-        let (grpc_doorway, http_doorway) = (open(grpc_listener, &["h2"])?, open(http_listener, &["http/1.1"])?);
+        let grpc_doorway = open(grpc_listener, Tls::grpc_acceptor)?;
+        let http_doorway = open(http_listener, Tls::http_acceptor)?;
         let mut server = Self {
             grpc: grpc_doorway.as_ref().map(Doorway::address),
             http: http_doorway.as_ref().map(Doorway::address),

@@ -1,4 +1,5 @@
-//! Certificates of the TCP listeners: the operator's own, or ones that are made here.
+//! Certificates of the TCP listeners: the operator's own, or ones that are made here. And of those who connect: workers can be
+//! asked for one.
 //!
 //! What is made is an authority, which stays in the data folder so that clients can be told once to trust it, and with every
 //! start a certificate by it for the names that the server has now.
@@ -19,12 +20,13 @@ use thiserror::Error;
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
-        self, ServerConfig,
-        crypto::ring,
+        self, RootCertStore, ServerConfig,
+        crypto::{CryptoProvider, ring},
         pki_types::{
             CertificateDer, PrivateKeyDer,
             pem::{self, PemObject},
         },
+        server::{NoServerSessionStorage, WebPkiClientVerifier},
     },
 };
 
@@ -39,6 +41,8 @@ const VALID_DAYS: u32 = 825;
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ServerConfig>,
+    /// Where clients are asked for a certificate.
+    asking: Option<Arc<ServerConfig>>,
     /// Of certificates that were made here: whom clients must trust.
     pub authority: Option<Authority>,
 }
@@ -56,6 +60,8 @@ pub enum TlsError {
     Pem { path: PathBuf, source: pem::Error },
     #[error("{0} has no certificate")]
     NoCertificate(PathBuf),
+    #[error("{path} cannot be used as the authority of workers: {source}")]
+    ClientAuthority { path: PathBuf, source: rustls::Error },
     #[error("the certificate and the key cannot be used: {0}")]
     Unusable(#[from] rustls::Error),
     #[error("cannot keep the authority in {path}: {source}")]
@@ -73,17 +79,9 @@ impl fmt::Debug for Tls {
 impl Tls {
     /// From files in PEM: the certificate with those that vouch for it, and its key.
     pub fn of_files(cert: &Path, key: &Path) -> Result<Self, TlsError> {
-        let unreadable = |path: &Path| {
-            let path = path.to_owned();
-            move |source| TlsError::Pem { path, source }
-        };
-        let chain = CertificateDer::pem_file_iter(cert).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let chain = chain.map_err(unreadable(cert))?;
-        if chain.is_empty() {
-            return Err(TlsError::NoCertificate(cert.to_owned()));
-        }
-        let key = PrivateKeyDer::from_pem_file(key).map_err(unreadable(key))?;
-        Self::of(chain, key, None)
+        let chain = certificates(cert)?;
+        let unreadable = |source| TlsError::Pem { path: key.to_owned(), source };
+        Self::of(chain, PrivateKeyDer::from_pem_file(key).map_err(unreadable)?, None)
     }
 
     /// By the authority of the data folder, which is made if there is none. `names` are host names and addresses.
@@ -115,18 +113,65 @@ impl Tls {
         key: PrivateKeyDer<'static>,
         authority: Option<Authority>,
     ) -> Result<Self, TlsError> {
-        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        let config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(chain, key)?;
-        Ok(Self { config: Arc::new(config), authority })
+        Ok(Self { config: Arc::new(config), asking: None, authority })
     }
 
-    pub(crate) fn acceptor(&self, protocols: &[&str]) -> TlsAcceptor {
-        let mut config = ServerConfig::clone(&self.config);
-        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-        TlsAcceptor::from(Arc::new(config))
+    /// The same, and over the network workers must have a certificate that an authority in this file, in PEM, vouches for.
+    pub fn with_client_authority(self, path: &Path) -> Result<Self, TlsError> {
+        let unusable = |source| TlsError::ClientAuthority { path: path.to_owned(), source };
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(path)? {
+            roots.add(certificate).map_err(unusable)?;
+        }
+        // People have API tokens instead, and come through the same listener.
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+            .allow_unauthenticated()
+            .build()
+            .map_err(|error| unusable(rustls::Error::General(error.to_string())))?;
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::clone(&self.config.cert_resolver));
+        // Whoever resumes a session is not asked again, and the certificate may have expired since.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Self { asking: Some(Arc::new(config)), ..self })
     }
+
+    /// Whether workers over the network must have a certificate.
+    pub(crate) fn asks_workers(&self) -> bool {
+        self.asking.is_some()
+    }
+
+    pub(crate) fn grpc_acceptor(&self) -> TlsAcceptor {
+        acceptor(self.asking.as_ref().unwrap_or(&self.config), "h2")
+    }
+
+    pub(crate) fn http_acceptor(&self) -> TlsAcceptor {
+        acceptor(&self.config, "http/1.1")
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// `protocol`: what is offered, by its name in ALPN.
+fn acceptor(config: &ServerConfig, protocol: &str) -> TlsAcceptor {
+    let mut config = config.clone();
+    config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+    TlsAcceptor::from(Arc::new(config))
+}
+
+/// All certificates of a file in PEM, of which there must be one at least.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let all = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let all = all.map_err(|source| TlsError::Pem { path: path.to_owned(), source })?;
+    if all.is_empty() { Err(TlsError::NoCertificate(path.to_owned())) } else { Ok(all) }
 }
 
 /// The same at every start: what it signs must fit the certificate that clients have.
@@ -198,5 +243,24 @@ mod tests {
         assert!(matches!(Tls::of_files(&cert, &key), Err(TlsError::Unusable(_))), "another's key");
         fs::write(&key, one.serialize_pem()).expect("a file");
         assert!(Tls::of_files(&cert, &key).is_ok());
+    }
+
+    #[test]
+    fn an_authority_of_workers_is_a_certificate() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let tls = Tls::self_signed(folder.path(), vec!["localhost".into()]).expect("a certificate");
+        assert!(!tls.asks_workers());
+        let path = folder.path().join("workers.pem");
+        let with = |text: &str| {
+            fs::write(&path, text).expect("a file");
+            tls.clone().with_client_authority(&path)
+        };
+        assert!(matches!(tls.clone().with_client_authority(&path), Err(TlsError::Pem { .. })), "no file");
+        assert!(matches!(with("no PEM"), Err(TlsError::NoCertificate(_))));
+        let empty = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        assert!(matches!(with(empty), Err(TlsError::ClientAuthority { .. })));
+        let key = KeyPair::generate().expect("a key");
+        let made = authority().self_signed(&key).expect("a certificate").pem();
+        assert!(with(&made).expect("an authority").asks_workers());
     }
 }

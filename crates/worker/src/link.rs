@@ -7,8 +7,8 @@ use hodei_api::{
     v1::{self, worker_agent_service_client::WorkerAgentServiceClient as Client},
 };
 use hodei_core::{id::WorkerId, worker::WorkerInfo};
-use std::{io, sync::Arc, time::Duration};
-use thiserror::Error;
+use std::{error::Error, io, sync::Arc, time::Duration};
+use thiserror::Error as ThisError;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{
@@ -26,12 +26,16 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3);
 /// A connection attempt that takes longer is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-#[derive(Debug, Error)]
+#[derive(Debug, ThisError)]
 pub enum LinkError {
     #[error("this worker has no session yet and no token; make one with 'hodei token create worker'")]
     NoToken,
     #[error("the server refused this worker: {0}")]
     Refused(String),
+    #[error(
+        "the server does not take this worker's certificate ({0}); it must be a good one from an authority in the server's tls_client_ca"
+    )]
+    Certificate(String),
     #[error("cannot reach the server: {0}")]
     Unreachable(String),
     #[error("cannot keep the worker's identity: {0}")]
@@ -117,8 +121,19 @@ fn problem(status: Status) -> LinkError {
         Code::Unauthenticated | Code::InvalidArgument | Code::PermissionDenied | Code::NotFound => {
             LinkError::Refused(status.message().to_owned())
         }
-        _ => LinkError::Unreachable(status.message().to_owned()),
+        _ => about_the_certificate(&status)
+            .map_or_else(|| LinkError::Unreachable(status.message().to_owned()), LinkError::Certificate),
     }
+}
+
+/// What the server says of the certificate that it was shown. It looks at it after the client has finished its part of the
+/// handshake, so that the answer comes in place of that to the first call.
+fn about_the_certificate(status: &Status) -> Option<String> {
+    const ALERT: &str = "received fatal alert: ";
+    let causes = std::iter::successors(status.source(), |&cause| cause.source());
+    let alert = causes.map(ToString::to_string).find_map(|cause| Some(cause.split_once(ALERT)?.1.to_owned()))?;
+    let of_certificates = alert.contains("Certificate") || ["UnknownCA", "DecryptError"].contains(&alert.as_str());
+    of_certificates.then_some(alert)
 }
 
 fn with_session<T>(message: T, session: &str) -> Result<Request<T>, LinkError> {
@@ -138,11 +153,13 @@ pub async fn open(connect: Connect, session: String) -> Result<Stream, LinkError
         match attempt.await.unwrap_or_else(|_| Err(LinkError::Unreachable("no answer".into()))) {
             Err(LinkError::Unreachable(why)) => {
                 tracing::debug!(why, "cannot open the stream; trying again");
-                tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(LONGEST_WAIT);
             }
+            // It was good when the worker registered, so it has expired, say, and may be renewed.
+            Err(error @ LinkError::Certificate(_)) => tracing::warn!(%error, "cannot open the stream; trying again"),
             settled => return settled,
         }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(LONGEST_WAIT);
     }
 }
 

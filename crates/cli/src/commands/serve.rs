@@ -192,6 +192,18 @@ async fn start(config: &Config, folder: &Folder, args: &ServerArgs, tcp: bool) -
 
 /// What the flags say of TLS, and what the configuration says where they are silent.
 fn tls(config: &Config, folder: &Folder, args: &ServerArgs) -> Result<Option<Tls>> {
+    let configured = Some(Path::new(&config.server.tls_client_ca)).filter(|path| !path.as_os_str().is_empty());
+    match (certificate(config, folder, args)?, args.tls_client_ca.as_deref().or(configured)) {
+        (tls, None) => Ok(tls),
+        (Some(tls), Some(authority)) => Ok(Some(tls.with_client_authority(authority)?)),
+        (None, Some(_)) => bail!(
+            "--tls-client-ca (server.tls_client_ca) needs TLS, or workers could show no certificate; use --tls-self-signed, or --tls-cert and --tls-key"
+        ),
+    }
+}
+
+/// The server's own.
+fn certificate(config: &Config, folder: &Folder, args: &ServerArgs) -> Result<Option<Tls>> {
     let settings = &config.server;
     if let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) {
         return Ok(Some(Tls::of_files(cert, key)?));

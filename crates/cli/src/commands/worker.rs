@@ -2,7 +2,7 @@
 
 use crate::{
     args::{Common, TraitArgs, WorkerArgs},
-    client::{Client, Target, explain},
+    client::{Client, IdentityFiles, Target, explain},
     commands::handlers::handlers,
     config::{self, Config, Handler},
     exit, output,
@@ -32,7 +32,7 @@ pub async fn run(common: &Common, config: &Config, args: WorkerArgs) -> Result<u
     super::serve::log_to_stderr();
     let target = match common.server.as_deref().unwrap_or(&config.connect) {
         "" => bail!("a worker needs a server: give its address with --server or HODEI_SERVER"),
-        url => Target::parse(url, common)?,
+        url => Target::parse(url, common)?.proving(identity(&args)?),
     };
     let folder = config.data_folder(common.data.as_deref())?.join(FOLDER);
     let connect = move || {
@@ -46,6 +46,13 @@ pub async fn run(common: &Common, config: &Config, args: WorkerArgs) -> Result<u
     };
     hodei_worker::run(options, hodei_worker::wishes_of_signals()).await?;
     Ok(exit::OK)
+}
+
+fn identity(args: &WorkerArgs) -> Result<Option<IdentityFiles>> {
+    let (Some(cert), Some(key)) = (args.tls_cert.clone(), args.tls_key.clone()) else { return Ok(None) };
+    let files = IdentityFiles { cert, key };
+    files.check()?;
+    Ok(Some(files))
 }
 
 /// An agent as the configuration has it, with more handlers.

@@ -4,9 +4,15 @@ use crate::{
     client::{Client, shell},
     cluster::Cluster,
     process::{Home, Ran, run, until},
+    tasks::Running,
 };
 use hodei_api::v1::{self, Role};
-use std::{fs, path::Path, sync::Arc, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{
     TlsConnector,
@@ -294,6 +300,160 @@ async fn certificates_of_ones_own_are_used() {
     command.args(["server", "--data", "other", "--tls-cert", cert, "--tls-key", cert]);
     let refused = run(command).await;
     assert!(refused.code == 125 && refused.stderr.contains("cert.pem"), "{refused:?}");
+}
+
+/// An authority of workers.
+struct Authority(rcgen::CertifiedIssuer<'static, rcgen::KeyPair>);
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        Self(rcgen::CertifiedIssuer::self_signed(params, key).expect("an authority"))
+    }
+
+    /// Files with a certificate and its key, as flags.
+    fn certify(&self, home: &Home, name: &str) -> [String; 4] {
+        let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("names");
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.0).expect("a certificate");
+        let write = |end: &str, text: String| home.write(&format!("{name}-{end}.pem"), text).display().to_string();
+        ["--tls-cert".into(), write("cert", certificate.pem()), "--tls-key".into(), write("key", key.serialize_pem())]
+    }
+}
+
+/// A server that takes workers with certificates of this authority.
+async fn asking(authority: &Authority) -> Cluster {
+    let home = Home::new();
+    let file = home.write("workers.pem", authority.0.pem()).display().to_string();
+    Cluster::at(home, "server", &["--tls-self-signed", "--tls-client-ca", &file]).await
+}
+
+/// The command line of a worker over the network, with these flags, too.
+async fn far_worker(cluster: &Cluster, name: &str, flags: &[String]) -> Vec<String> {
+    let data = cluster.home.path(name).display().to_string();
+    let ca = cluster.authority().display().to_string();
+    let token = cluster.token("", 0).await.token;
+    let common = ["worker", "run", "--server", &cluster.grpc, "--ca", &ca, "--data", &data, "--token", &token];
+    common.into_iter().map(str::to_owned).chain(flags.iter().cloned()).collect()
+}
+
+async fn refused(home: &Home, args: &[String], why: &str) {
+    let mut command = home.command();
+    command.args(args);
+    let ran = run(command).await;
+    assert!(ran.code == 125 && ran.stderr.contains(why), "'{why}' is not in: {ran:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_over_the_network_show_a_certificate() {
+    const ADVICE: &str = "start the worker with --tls-cert and --tls-key";
+    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+    let cluster = asking(&ours).await;
+    let home = &cluster.home;
+
+    refused(home, &far_worker(&cluster, "bare", &[]).await, ADVICE).await;
+    let strange = far_worker(&cluster, "strange", &theirs.certify(home, "strange")).await;
+    refused(home, &strange, "does not take this worker's certificate (UnknownCA)").await;
+    let bare = Client::of_tls(&cluster.grpc, &cluster.api_token, &cluster.authority());
+    denied(bare.agents().register(v1::RegisterRequest::default()).await, Code::Unauthenticated, ADVICE);
+    denied(bare.agents().worker_stream(futures::stream::empty()).await, Code::Unauthenticated, ADVICE);
+    denied(
+        bare.agents().update_worker_status(v1::UpdateWorkerStatusRequest::default()).await,
+        Code::Unauthenticated,
+        ADVICE,
+    );
+    denied(
+        bare.agents().unregister_worker(v1::UnregisterWorkerRequest::default()).await,
+        Code::Unauthenticated,
+        ADVICE,
+    );
+    denied(bare.jobs().complete_job(v1::CompleteJobRequest::default()).await, Code::Unauthenticated, ADVICE);
+    assert!(cluster.workers().await.is_empty(), "{:?}", cluster.workers().await);
+    until("the refusal is in the audit log", || async {
+        let lines = cluster.audit("anonymous", "workers.register").await;
+        lines.iter().any(|line| line.outcome.contains("no certificate")).then_some(())
+    })
+    .await;
+
+    // People come with their tokens alone, and one with a certificate runs their jobs.
+    let good = far_worker(&cluster, "good", &ours.certify(home, "good")).await;
+    let mut worker = home.daemon("good", &good.iter().map(String::as_str).collect::<Vec<_>>());
+    let ca = cluster.authority();
+    let ran = hodei(home, &cluster.grpc, &cluster.api_token, Some(&ca), &["run", "--", "echo", "certified"]).await.ok();
+    assert_eq!(ran.text(), "certified\n");
+    assert_eq!(cluster.workers().await.len(), 1);
+
+    // Its session is no way around it.
+    worker.kill();
+    let data = home.path("good").display().to_string();
+    let again = ["worker", "run", "--server", &cluster.grpc, "--ca", &ca.display().to_string(), "--data", &data];
+    refused(home, &again.map(str::to_owned), ADVICE).await;
+    // Nobody asks on the socket.
+    cluster.worker("near", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_takes_up_a_renewed_certificate() {
+    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+    let mut cluster = asking(&ours).await;
+    let flags = far_worker(&cluster, "far", &ours.certify(&cluster.home, "far")).await;
+    let worker = cluster.home.daemon("far", &flags.iter().map(String::as_str).collect::<Vec<_>>());
+    let id = until("the worker is there", || async { cluster.workers().await.first().map(|it| it.id.clone()) }).await;
+    cluster.connected(&id).await;
+    theirs.certify(&cluster.home, "far");
+    cluster.crash_server().await;
+    until("the worker says what is wrong", || async {
+        worker.log().contains("does not take this worker's certificate").then_some(())
+    })
+    .await;
+    ours.certify(&cluster.home, "far");
+    cluster.connected(&id).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_of_ones_own_shows_a_certificate() {
+    let ours = Authority::new("ours");
+    let cluster = asking(&ours).await;
+    let [_, cert, _, key] = ours.certify(&cluster.home, "own").map(PathBuf::from);
+    let read = |path: &Path| fs::read(path).expect("a file");
+    let worker = cluster.sdk_worker("own").await.ca(read(&cluster.authority())).identity(read(&cert), read(&key));
+    let worker = Running::start(worker.handle("greet", async |_| Ok(hodei_sdk::json!("hello"))));
+    let id = until("the worker is there", || async { cluster.workers().await.first().map(|it| it.id.clone()) }).await;
+    cluster.connected(&id).await;
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_of_workers_that_cannot_be_used_are_named() {
+    let home = Home::new();
+    let authority = Authority::new("ours");
+    let [cert_flag, cert, key_flag, key] = authority.certify(&home, "one");
+    let [.., other] = authority.certify(&home, "other");
+    let with = |flags: &[&str]| {
+        let common = ["worker", "run", "--server", "https://localhost:1", "--token", "x"];
+        common.iter().chain(flags).map(|flag| (*flag).to_owned()).collect::<Vec<_>>()
+    };
+    refused(&home, &with(&[&cert_flag, &cert]), "--tls-key <FILE>").await;
+    refused(&home, &with(&[&key_flag, &key]), "--tls-cert <FILE>").await;
+    refused(&home, &with(&[&cert_flag, "none.pem", &key_flag, &key]), "cannot read none.pem").await;
+    refused(&home, &with(&[&cert_flag, &cert, &key_flag, &cert]), &format!("cannot read {cert}")).await;
+    refused(&home, &with(&[&cert_flag, &cert, &key_flag, &other]), &format!("--tls-key {other} cannot be used")).await;
+    let mut command = home.command();
+    command.args(with(&[])).env("HODEI_TLS_CERT", "none.pem").env("HODEI_TLS_KEY", &key);
+    let ran = run(command).await;
+    assert!(ran.code == 125 && ran.stderr.contains("cannot read none.pem"), "{ran:?}");
+
+    let server = |flags: &[&str]| {
+        let common = ["server", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--tls-client-ca"];
+        common.iter().chain(flags).map(|flag| (*flag).to_owned()).collect::<Vec<_>>()
+    };
+    refused(&home, &server(&[&cert]), "--tls-client-ca (server.tls_client_ca) needs TLS").await;
+    refused(&home, &server(&["none.pem", "--tls-self-signed"]), "cannot read none.pem").await;
+    refused(&home, &server(&[&key, "--tls-self-signed"]), &format!("{key} has no certificate")).await;
 }
 
 async fn plain_probe(http: &str) -> String {

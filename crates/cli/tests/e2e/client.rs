@@ -1,7 +1,7 @@
 //! What tests ask of a server, over gRPC.
 
 use crate::process::until;
-use hodei_api::channel::{ApiToken, Authorized};
+use hodei_api::channel::{self, ApiToken, Authorized, Certificates};
 use hodei_api::v1::{
     self, access_service_client::AccessServiceClient as Access,
     dead_letter_service_client::DeadLetterServiceClient as DeadLetters,
@@ -15,7 +15,7 @@ use hodei_api::v1::{
 };
 use hyper_util::rt::TokioIo;
 use std::{
-    io,
+    fs, io,
     path::{Path, PathBuf},
 };
 use tokio::net::UnixStream;
@@ -44,6 +44,13 @@ impl Client {
     /// Over TCP, with this API token.
     pub fn of_address(url: &str, token: &str) -> Self {
         let channel = Endpoint::from_shared(url.to_owned()).expect("a URL").connect_lazy();
+        Self { channel: ApiToken::new(token).expect("a token").on(channel) }
+    }
+
+    /// Over TLS, with this API token, and the authority of the server in a file.
+    pub fn of_tls(url: &str, token: &str, ca: &Path) -> Self {
+        let certificates = Certificates { ca: Some(fs::read(ca).expect("a file").into()), identity: None };
+        let channel = channel::connect_lazy(channel::endpoint(url.to_owned(), &certificates).expect("a URL"));
         Self { channel: ApiToken::new(token).expect("a token").on(channel) }
     }
 

@@ -8,6 +8,7 @@ use hodei_api::v1;
 use rustix::process::Signal;
 use std::{
     ops::Deref,
+    path::PathBuf,
     process::Command,
     sync::{Arc, Mutex},
 };
@@ -74,7 +75,8 @@ impl Cluster {
         Self::at(Home::new(), command, flags).await
     }
 
-    async fn at(home: Home, command: &str, flags: &[&str]) -> Self {
+    /// In a folder that already has what the flags name.
+    pub async fn at(home: Home, command: &str, flags: &[&str]) -> Self {
         let flags: Vec<String> = [&[command], flags].concat().iter().map(|flag| (*flag).to_owned()).collect();
         let server = launch(&home, &flags, "127.0.0.1:0", 0);
         let client = Client::of_socket(&home.path("data").join("hodei.sock"));
@@ -131,6 +133,11 @@ impl Cluster {
         let (data, socket) = (self.home.path(name), self.socket());
         let common = ["worker", "run", "--server", &socket, "--data", data.to_str().expect("UTF-8"), "--name", name];
         self.home.daemon(&format!("{name}-again"), &[&common[..], flags].concat())
+    }
+
+    /// Whom to trust, if the server makes its own certificates.
+    pub fn authority(&self) -> PathBuf {
+        self.home.path("data").join("tls").join("ca.pem")
     }
 
     pub fn socket(&self) -> String {

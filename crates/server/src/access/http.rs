@@ -55,7 +55,9 @@ fn problem(status: StatusCode, detail: &str) -> Response {
 impl IntoResponse for Denied {
     fn into_response(self) -> Response {
         let status = match self {
-            Denied::Missing | Denied::Unknown | Denied::Expired(_) | Denied::Revoked(_) => StatusCode::UNAUTHORIZED,
+            Denied::Missing | Denied::Unknown | Denied::Expired(_) | Denied::Revoked(_) | Denied::NoCertificate => {
+                StatusCode::UNAUTHORIZED
+            }
             Denied::Role { .. } => StatusCode::FORBIDDEN,
             Denied::TooMany { .. } => StatusCode::TOO_MANY_REQUESTS,
             Denied::NoSuchAction => StatusCode::NOT_FOUND,

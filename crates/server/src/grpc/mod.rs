@@ -14,7 +14,7 @@ mod schedules;
 mod webhooks;
 
 use crate::{
-    access::{Actor, Denied, Needs, Peer, Visit, bearer, of_method},
+    access::{Actor, Caller, Denied, Needs, Peer, Visit, bearer, of_method},
     calls::{Calls, Problem},
     engine::{CallError, Engine},
     secrets,
@@ -46,8 +46,8 @@ const MAX_REQUEST: usize = 64 << 20;
 pub enum Door {
     /// Whoever owns the data folder.
     Owner,
-    /// Anybody, so that everybody has to prove who they are.
-    Network,
+    /// Anybody, so that everybody has to prove who they are; workers, if told so, with a certificate of their connection, too.
+    Network { certified_workers: bool },
     /// Workers of this machine, and whoever shares a container with one: only what a worker does, with a worker's credential.
     Workers,
 }
@@ -138,8 +138,13 @@ fn admit(engine: &Engine, door: Door, mut request: HttpRequest) -> Result<HttpRe
         Door::Owner => (Peer::Local, access.admit_owner(action)),
         Door::Workers if action.needs == Needs::Worker => (Peer::Local, None),
         Door::Workers => return Err(Denied::NoSuchAction.into()),
-        Door::Network => {
-            let peer = request.extensions().get::<Peer>().copied().unwrap_or(Peer::Local);
+        Door::Network { certified_workers } => {
+            let unknown = Caller { peer: Peer::Local, certified: false };
+            let caller = request.extensions().get::<Caller>().copied().unwrap_or(unknown);
+            if certified_workers {
+                access.admit_certified(action, caller)?;
+            }
+            let peer = caller.peer;
             (peer, access.admit(action, peer, bearer(request.headers().get(AUTHORIZATION)))?)
         }
     };
@@ -153,7 +158,7 @@ impl From<Denied> for Status {
     fn from(denied: Denied) -> Self {
         let said = denied.to_string();
         match denied {
-            Denied::Missing | Denied::Unknown | Denied::Expired(_) | Denied::Revoked(_) => {
+            Denied::Missing | Denied::Unknown | Denied::Expired(_) | Denied::Revoked(_) | Denied::NoCertificate => {
                 Status::unauthenticated(said)
             }
             Denied::Role { .. } => Status::permission_denied(said),
