@@ -234,16 +234,22 @@ impl Cluster {
         let folder = self.folder.path().join(format!("worker-{}", token.worker_id));
         process.args(["--slots", &slots.to_string()]).args(args).arg("--data").arg(folder);
         self.worker = Some(Process(process.spawn().context("cannot start the worker")?));
+        self.until_workers(1, |worker| worker.id == token.worker_id).await
+    }
+
+    /// Waits until so many of these workers are ready.
+    pub async fn until_workers(&self, count: usize, these: impl Fn(&Worker) -> bool) -> Result<()> {
+        let mut admin = Admin::new(self.channel().await?);
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
-            let workers = Admin::new(self.channel().await?).list_workers(ListWorkersRequest {}).await?;
-            let ours = |w: &Worker| w.id == token.worker_id && w.state() == WorkerState::Ready;
-            if workers.into_inner().workers.iter().any(ours) {
+            let workers = admin.list_workers(ListWorkersRequest {}).await?.into_inner().workers;
+            let ready = workers.iter().filter(|worker| worker.state() == WorkerState::Ready && these(worker));
+            if ready.count() >= count {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        bail!("the worker did not come up")
+        bail!("the workers did not come up")
     }
 
     /// A process with so many workers of the SDK, with the handlers of `tasks.rs`.

@@ -4,10 +4,11 @@ use crate::{
     cluster::{Cluster, StoreKind},
     processes::mebibytes,
     record::Figure,
-    tasks::{SLOTS, rate_of, task},
+    tasks::{COUNT, SLOTS, rate_by, rate_of, task},
     workloads::enqueue,
 };
 use anyhow::Result;
+use hodei_api::v1;
 use std::{path::Path, time::Instant};
 
 const FEW: usize = 10_000;
@@ -30,8 +31,6 @@ pub async fn growth(program: &Path, kind: StoreKind, figure: Figure) -> Result<F
     let many = rate_of(&mut cluster, 1, SLOTS, SAMPLE).await?;
     let after = cluster.server()?.memory().peak;
     cluster.end().await?;
-    let with_few = among_workers(program, kind, FEW_WORKERS).await?;
-    let with_many = among_workers(program, kind, MANY_WORKERS).await?;
     Ok(figure
         .with("cost of a job beside 10,000,000 pending", "× that beside 10,000", few / many)
         .with("drain beside 10,000", "jobs/s", few)
@@ -39,7 +38,13 @@ pub async fn growth(program: &Path, kind: StoreKind, figure: Figure) -> Result<F
         .with("cost of an enqueue beside 10,000,000 pending", "× that of the first", first / last)
         .with("server with them", "MiB", mebibytes(full))
         .with("start-up with them", "ms", took.as_secs_f64() * 1000.0)
-        .with("server at most after start-up and draining", "MiB", mebibytes(after))
+        .with("server at most after start-up and draining", "MiB", mebibytes(after)))
+}
+
+pub async fn workers(program: &Path, kind: StoreKind, figure: Figure) -> Result<Figure> {
+    let with_few = among_workers(program, kind, FEW_WORKERS).await?;
+    let with_many = among_workers(program, kind, MANY_WORKERS).await?;
+    Ok(figure
         .with("cost of a job with 1,000 workers", "× that with 10", with_few / with_many)
         .with("drain with 10 workers", "jobs/s", with_few)
         .with("drain with 1,000 workers", "jobs/s", with_many))
@@ -58,11 +63,18 @@ async fn drained_beside(cluster: &mut Cluster, others: usize) -> Result<f64> {
     rate_of(cluster, 1, SLOTS, SAMPLE).await
 }
 
-/// The same slots in all, divided among so many workers.
+/// The same slots in all, divided among so many workers, which are all connected when the first job is given out.
 async fn among_workers(program: &Path, kind: StoreKind, workers: usize) -> Result<f64> {
     let mut cluster = Cluster::new(program, kind).await?;
     cluster.start("server", &[]).await?;
+    let (mut queues, name) = (cluster.queues().await?, "default".to_owned());
+    queues.pause_queue(v1::PauseQueueRequest { name: name.clone() }).await?;
     enqueue(&cluster, &task("noop"), SAMPLE + FEW).await?;
     let slots = SLOTS / u32::try_from(workers)?;
-    rate_of(&mut cluster, workers, slots, SAMPLE).await
+    let stamps = cluster.start_task_workers(workers, slots, &[(COUNT, &SAMPLE.to_string())]).await?;
+    cluster.until_workers(workers, |_| true).await?;
+    queues.resume_queue(v1::ResumeQueueRequest { name }).await?;
+    let rate = rate_by(stamps, SAMPLE).await?;
+    cluster.end().await?;
+    Ok(rate)
 }

@@ -229,7 +229,7 @@ fn workloads(args: &Args) -> Vec<Workload> {
         workloads.push(Workload::Backlog);
     }
     if args.growth {
-        workloads.extend([Workload::Growth, Workload::Listing]);
+        workloads.extend([Workload::Growth, Workload::Workers, Workload::Listing]);
     }
     workloads.retain(|workload| args.only.is_none_or(|only| only == *workload));
     workloads

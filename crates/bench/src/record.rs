@@ -40,6 +40,8 @@ pub enum Workload {
     Backlog,
     /// What grows with the number of jobs.
     Growth,
+    /// What grows with the number of workers.
+    Workers,
     /// Lists, filters and counts with many finished jobs.
     Listing,
 }
@@ -73,6 +75,7 @@ impl Workload {
             Workload::Cold => "Cold start to the first line",
             Workload::Backlog => "Backlog of pending jobs",
             Workload::Growth => "Growth",
+            Workload::Workers => "1,000 workers",
             Workload::Listing => "Looking at 1,000,000 finished jobs",
         }
     }

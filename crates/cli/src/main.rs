@@ -17,6 +17,11 @@ use hodei::{
 };
 use std::process::ExitCode;
 
+/// Jobs come and go by the ten thousand, in pieces of all sizes, and the system's allocator spends more and more time on
+/// finding and joining what is free.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -80,8 +80,10 @@ pub struct Shared {
     pub fleet: Fleet,
     pub access: Access,
     room: Arc<Semaphore>,
-    /// The last commit failed, or has been under way for too long.
-    stalled: AtomicBool,
+    /// The last try at a commit failed.
+    failing: AtomicBool,
+    /// Since when a commit is under way, in milliseconds of the clock that goes on; zero if none is.
+    committing_since: AtomicU64,
     closing: AtomicBool,
     /// Commits so far, and the rows of jobs in them: how well they are shared.
     pub commits: AtomicU64,
@@ -162,7 +164,8 @@ impl Engine {
             fleet: Fleet::default(),
             access,
             room: Arc::new(Semaphore::new(INBOX_KIB)),
-            stalled: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+            committing_since: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             commits: AtomicU64::new(0),
             job_rows: AtomicU64::new(0),
@@ -247,7 +250,7 @@ impl Engine {
         if self.is_closing() {
             return Err(going_away());
         }
-        if self.shared.stalled.load(Ordering::Relaxed) {
+        if self.shared.store_stalls() {
             return Err(CallError::Unavailable("the database is not answering; try again".into()));
         }
         Ok(())
@@ -316,6 +319,15 @@ impl Engine {
             Ok(()) => answer.await.unwrap_or(true),
             Err(_) => true,
         }
+    }
+}
+
+impl Shared {
+    /// Whether the store takes nothing at the moment, or takes too long for it.
+    fn store_stalls(&self) -> bool {
+        let since = self.committing_since.load(Ordering::Relaxed);
+        let slow = since != 0 && (clock::now().elapsed - Elapsed(since)).duration() > STALL;
+        slow || self.failing.load(Ordering::Relaxed)
     }
 }
 
@@ -629,6 +641,7 @@ impl Loop {
         let outcome = commit_until_done(Arc::clone(&self.shared), Arc::clone(&commit)).boxed();
         let began = Instant::now();
         self.last_commit = began;
+        self.shared.committing_since.store(clock::now().elapsed.0.max(1), Ordering::Relaxed);
         self.flight = Some(Flight { commit, effects, keeping, acks: std::mem::take(acks), outcome, began });
     }
 
@@ -653,6 +666,7 @@ impl Loop {
     fn land(&mut self) {
         let Some(Flight { commit, effects, keeping, acks, began, .. }) = self.flight.take() else { return };
         let (Commit { batch, logs, .. }, took) = (&*commit, began.elapsed());
+        self.shared.committing_since.store(0, Ordering::Relaxed);
         self.stalled = took > STALL;
         if self.stalled {
             tracing::warn!(?took, "the database was slow");
@@ -850,23 +864,15 @@ impl Loop {
 async fn commit_until_done(shared: Arc<Shared>, commit: Arc<Commit>) -> Result<(), StoreError> {
     let mut wait = FIRST_RETRY;
     loop {
-        let mut attempt = shared.store.commit(Arc::clone(&commit));
-        let outcome = match tokio::time::timeout(STALL, &mut attempt).await {
-            Ok(outcome) => outcome,
-            Err(_) => {
-                shared.stalled.store(true, Ordering::Relaxed);
-                attempt.await
-            }
-        };
-        match outcome {
+        match shared.store.commit(Arc::clone(&commit)).await {
             Err(StoreError::Unavailable(why)) => {
-                shared.stalled.store(true, Ordering::Relaxed);
+                shared.failing.store(true, Ordering::Relaxed);
                 tracing::warn!(why, batch = commit.batch.number, "cannot commit; trying again");
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(LAST_RETRY);
             }
             settled => {
-                shared.stalled.store(false, Ordering::Relaxed);
+                shared.failing.store(false, Ordering::Relaxed);
                 return settled;
             }
         }

@@ -258,6 +258,7 @@ impl Peer {
             | Workload::Cold
             | Workload::Backlog
             | Workload::Growth
+            | Workload::Workers
             | Workload::Listing => bail!("no peer has this"),
         }?;
         session.store.end().await?;

@@ -73,6 +73,8 @@ impl Dependencies {
     pub fn take(&mut self) -> Written {
         self.awaited.clear();
         self.of.clear();
+        // In the order of the store, which then adds them at one place after the other.
+        self.new.sort_unstable();
         Written {
             edges: std::mem::take(&mut self.new),
             dropped_edges: std::mem::take(&mut self.dropped),
