@@ -8,6 +8,7 @@ pub use hodei_supervise as supervise;
 
 pub mod access;
 pub mod brain;
+pub mod bytes;
 pub mod cron;
 pub mod dead_letter;
 pub mod defect;

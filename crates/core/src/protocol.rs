@@ -9,6 +9,7 @@ use crate::{
     time::{Millis, Time},
     worker::WorkerInfo,
 };
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// From the worker to the server.
@@ -89,12 +90,13 @@ impl Finished {
 
 /// Log entries of one execution, numbered from `first` on, in the codec of the `api` crate. A chunk never changes
 /// once it is made, so a repeat is recognised by its number alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogChunk {
     pub job: JobId,
     pub execution: ExecutionId,
     pub first: u64,
     pub count: u32,
+    #[serde(with = "crate::bytes")]
     pub data: Arc<[u8]>,
 }
 

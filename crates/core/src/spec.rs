@@ -29,7 +29,7 @@ pub struct JobSpec {
     pub secrets: BTreeMap<String, Secret>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_directory: Option<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "bytes_as_bytes")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "crate::bytes")]
     pub stdin: Vec<u8>,
     #[serde(default, skip_serializing_if = "Requirements::is_empty")]
     pub requirements: Requirements,
@@ -42,7 +42,7 @@ pub struct JobSpec {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// JSON that its handler may rewrite.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "bytes_as_bytes")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "crate::bytes")]
     pub data: Vec<u8>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
@@ -98,7 +98,7 @@ pub enum Work {
     /// Run by a handler that a worker declares for this type. The payload is JSON.
     Task {
         task_type: String,
-        #[serde(with = "bytes_as_bytes")]
+        #[serde(with = "crate::bytes")]
         payload: Vec<u8>,
     },
 }
@@ -145,31 +145,6 @@ impl Default for Timeouts {
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
-}
-
-/// serde writes `Vec<u8>` as a list of numbers unless told otherwise.
-mod bytes_as_bytes {
-    use serde::{Deserializer, Serializer, de};
-
-    pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(bytes)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-        struct Bytes;
-        impl de::Visitor<'_> for Bytes {
-            type Value = Vec<u8>;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-                f.write_str("bytes")
-            }
-
-            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
-                Ok(bytes.to_vec())
-            }
-        }
-        deserializer.deserialize_bytes(Bytes)
-    }
 }
 
 impl Priority {

@@ -36,6 +36,7 @@ use hodei_core::{
     webhook::Delivery,
     worker::WorkerRecord,
 };
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -188,7 +189,7 @@ pub struct Leadership {
     pub parked_until: Option<Time>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Commit {
     pub epoch: u64,
     pub batch: Batch,
@@ -204,7 +205,7 @@ impl Commit {
 }
 
 /// What is kept and the brain has no part in.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Aside {
     pub api_tokens: Vec<ApiToken>,
     pub audit: Vec<AuditEntry>,

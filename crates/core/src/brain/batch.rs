@@ -1,7 +1,7 @@
 //! The rows that one turn of the brain wants written.
 
-use super::ScheduledJob;
 use crate::{
+    bytes,
     dead_letter::{DeadLetter, Fingerprint},
     id::{JobId, ScheduleId},
     job::{Execution, Job},
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// One final row for everything that changed, however often it changed in between.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Batch {
     /// Counts the batches of one epoch from 1; with the epoch it makes a repeated commit harmless.
     pub number: u64,
@@ -68,37 +68,42 @@ pub struct Batch {
 }
 
 /// `dependent` waits for `dependency`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Edge {
     pub dependency: JobId,
     pub dependent: JobId,
 }
 
 /// The end of `job` has been told to those that wait for it up to `told`, in the order of their ids.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settling {
     pub job: JobId,
     pub told: Option<JobId>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ScheduleWrite {
     pub record: ScheduleRecord,
-    /// What it makes, when that is new.
-    pub job: Option<ScheduledJob>,
+    /// What the jobs are submitted as that it makes, when that is new.
+    #[serde(with = "bytes::optional")]
+    pub payload: Option<Arc<[u8]>>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobWrite {
     /// Shared with the brain until one of them changes it.
     pub job: Arc<Job>,
     /// What the job was submitted as, on its first write only.
+    #[serde(with = "bytes::optional")]
     pub payload: Option<Arc<[u8]>>,
     /// What the job left as its result, with the write that ends it.
+    #[serde(with = "bytes::optional")]
     pub result: Option<Arc<[u8]>>,
     /// What took the place of its data.
+    #[serde(with = "bytes::optional")]
     pub data: Option<Arc<[u8]>>,
     /// What resumed it.
+    #[serde(with = "bytes::optional")]
     pub input: Option<Arc<[u8]>>,
 }
 
@@ -147,7 +152,7 @@ impl Placement {
 }
 
 /// Names a batch for good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BatchId {
     pub epoch: u64,
     pub number: u64,

@@ -93,8 +93,8 @@ impl Schedules {
         let mut writes = Vec::new();
         for id in std::mem::take(&mut self.dirty) {
             let Some(schedule) = self.all.get_mut(&id) else { continue };
-            let job = std::mem::take(&mut schedule.new_job).then(|| schedule.job.clone());
-            writes.push(ScheduleWrite { record: schedule.record.clone(), job });
+            let payload = std::mem::take(&mut schedule.new_job).then(|| Arc::clone(&schedule.job.payload));
+            writes.push(ScheduleWrite { record: schedule.record.clone(), payload });
         }
         (writes, std::mem::take(&mut self.dropped))
     }

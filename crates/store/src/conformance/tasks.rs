@@ -4,7 +4,7 @@ use super::*;
 use crate::{AuditFilter, DeadLetterFilter, DeliveryFilter, DeliveryKind, ErrorGroup, JobData};
 use hodei_core::{
     access::{ApiToken, AuditEntry, Role},
-    brain::{Edge, ScheduleWrite, ScheduledJob, Settling},
+    brain::{Edge, ScheduleWrite, Settling},
     dead_letter::{DeadLetter, Fingerprint},
     id::{DeliveryId, ScheduleId, TokenId},
     job::Extra,
@@ -105,8 +105,7 @@ fn schedule(n: u128, runs: u64) -> ScheduleRecord {
 }
 
 fn schedule_write(record: ScheduleRecord, bytes: Option<usize>) -> ScheduleWrite {
-    let job = bytes.map(|bytes| ScheduledJob { spec: Arc::new(plain_spec()), payload: payload(bytes) });
-    ScheduleWrite { record, job }
+    ScheduleWrite { record, payload: bytes.map(payload) }
 }
 
 pub async fn queues_and_schedules_come_and_go(store: Arc<dyn Store>) {

@@ -232,7 +232,7 @@ impl<'a> Rows<'_, 'a> {
         for write in &batch.schedules {
             let row = writes.entry(write.record.id.0).or_insert((write, None));
             row.0 = write;
-            row.1 = write.job.as_ref().map(|job| &*job.payload).or(row.1);
+            row.1 = write.payload.as_deref().or(row.1);
         }
         for (id, (write, payload)) in writes {
             let (id, records) = (vec![id], records([&write.record])?);

@@ -1,13 +1,16 @@
 //! Copies the write-ahead log back into the main file without holding up commits.
 //!
 //! A thread of its own copies most of the log while commits go on. What they added meanwhile is little; the writer
-//! copies it between two commits, and as nothing is left then, the next commit begins the log from its start.
+//! copies it between two commits, and as nothing is left then, the next commit begins the log from its start. The same
+//! thread syncs the log when the ledger needs it.
 
-use super::{BUSY_TIMEOUT, ahead::Ahead, open_connection};
+use super::{BUSY_TIMEOUT, open_connection};
 use crate::StoreError;
 use rusqlite::{Connection, OpenFlags};
 use std::{
-    path::Path,
+    fs::File,
+    io,
+    path::{Path, PathBuf},
     sync::mpsc::{Receiver, Sender, channel},
     thread::{self, JoinHandle},
     time::Duration,
@@ -20,28 +23,79 @@ const FEW_PAGES: i64 = 512;
 /// Commits that outrun the copying do so no more than this many times.
 const ROUNDS: usize = 4;
 
+enum Order {
+    Copy,
+    Sync,
+}
+
+enum Done {
+    Copied,
+    /// Whether it was.
+    Synced(bool),
+}
+
 pub struct Checkpointer {
-    orders: Option<Sender<()>>,
-    done: Receiver<()>,
+    orders: Option<Sender<Order>>,
+    done: Receiver<Done>,
     thread: Option<JoinHandle<()>>,
     /// The thread was told to copy and has not answered.
     copying: bool,
+    copied: bool,
+    /// It was told to sync the log when this many commits of the ledger were in it.
+    syncing: Option<u64>,
+    synced: Option<u64>,
     /// There may be pages in the log.
     dirty: bool,
-    ahead: Ahead,
 }
 
 impl Checkpointer {
     pub fn start(path: &Path) -> Result<Self, StoreError> {
         let connection = open_connection(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        let ahead = Ahead::new(path, &connection)?;
+        let mut log = path.as_os_str().to_owned();
+        log.push("-wal");
         let (orders, inbox) = channel();
         let (outbox, done) = channel();
         let thread = thread::Builder::new()
             .name("store-checkpoint".to_owned())
-            .spawn(move || copy_on_order(&connection, &inbox, &outbox))
+            .spawn(move || work(&connection, &PathBuf::from(log), &inbox, &outbox))
             .map_err(|error| StoreError::Open(format!("no thread for checkpoints: {error}")))?;
-        Ok(Self { orders: Some(orders), done, thread: Some(thread), copying: false, dirty: true, ahead })
+        let thread = Some(thread);
+        let (copying, copied, syncing, synced) = (false, false, None, None);
+        Ok(Self { orders: Some(orders), done, thread, copying, copied, syncing, synced, dirty: true })
+    }
+
+    /// Has the log synced, which holds so many commits of the ledger.
+    pub fn sync(&mut self, count: u64) {
+        if self.syncing.is_none() && self.order(Order::Sync) {
+            self.syncing = Some(count);
+        }
+    }
+
+    /// How many commits of the ledger were in the log that was last synced.
+    pub fn synced(&mut self) -> Option<u64> {
+        self.listen();
+        self.synced
+    }
+
+    #[cfg(test)]
+    pub fn is_syncing(&self) -> bool {
+        self.syncing.is_some()
+    }
+
+    fn order(&self, order: Order) -> bool {
+        self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok())
+    }
+
+    fn listen(&mut self) {
+        for done in self.done.try_iter() {
+            match done {
+                Done::Copied => (self.copying, self.copied) = (false, true),
+                Done::Synced(well) => {
+                    let count = self.syncing.take();
+                    self.synced = count.filter(|_| well).or(self.synced);
+                }
+            }
+        }
     }
 
     /// Whether it wants to be tended soon even if nothing is committed.
@@ -58,21 +112,18 @@ impl Checkpointer {
     }
 
     fn advance(&mut self, writer: &Connection, idle: bool) -> Result<(), StoreError> {
+        self.listen();
+        if std::mem::take(&mut self.copied) {
+            self.finish(writer, idle)?;
+        }
         if self.copying {
-            if self.done.try_recv().is_ok() {
-                self.copying = false;
-                self.finish(writer, idle)?;
-            }
             return Ok(());
         }
         let log = checkpoint(writer, "NOOP")?;
         if log.left() > MANY_PAGES || (idle && log.pages > 0) {
-            self.copying = self.orders.as_ref().is_some_and(|orders| orders.send(()).is_ok());
+            self.copying = self.order(Order::Copy);
         }
         self.dirty &= log.pages > 0;
-        if !idle {
-            self.ahead.tend(writer, log.pages)?;
-        }
         Ok(())
     }
 
@@ -82,7 +133,6 @@ impl Checkpointer {
             writer.busy_timeout(Duration::ZERO)?;
             let log = checkpoint(writer, "TRUNCATE");
             writer.busy_timeout(BUSY_TIMEOUT)?;
-            self.ahead.was_truncated();
             self.dirty = log?.pages > 0;
         } else {
             checkpoint(writer, "PASSIVE")?;
@@ -101,14 +151,35 @@ impl Drop for Checkpointer {
     }
 }
 
-fn copy_on_order(connection: &Connection, orders: &Receiver<()>, done: &Sender<()>) {
-    while orders.recv().is_ok() {
-        if let Err(error) = copy_most(connection) {
-            tracing::warn!(%error, "the write-ahead log could not be copied; it is tried again");
-        }
-        if done.send(()).is_err() {
+fn work(connection: &Connection, log: &Path, orders: &Receiver<Order>, done: &Sender<Done>) {
+    while let Ok(order) = orders.recv() {
+        let word = match order {
+            Order::Copy => {
+                if let Err(error) = copy_most(connection) {
+                    tracing::warn!(%error, "the write-ahead log could not be copied; it is tried again");
+                }
+                Done::Copied
+            }
+            Order::Sync => {
+                let outcome = sync(log);
+                if let Err(error) = &outcome {
+                    tracing::warn!(%error, "the write-ahead log could not be synced; it is tried again");
+                }
+                Done::Synced(outcome.is_ok())
+            }
+        };
+        if done.send(word).is_err() {
             return;
         }
+    }
+}
+
+/// What is not in the log any more was synced when it was copied.
+fn sync(log: &Path) -> io::Result<()> {
+    match File::open(log) {
+        Ok(log) => log.sync_data(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

@@ -1,9 +1,10 @@
-//! The store in one file. One thread writes, a few connections read, and a third party copies the write-ahead log back
-//! into the file so that neither waits for it.
+//! The store in one file, and a ledger beside it. One thread writes, a few connections read, and a third party copies the
+//! write-ahead log back into the file so that neither waits for it.
 
-mod ahead;
 mod checkpoint;
+mod ledger;
 mod pages;
+mod progress;
 mod read;
 mod rows;
 #[cfg(test)]
@@ -63,7 +64,7 @@ impl Sqlite {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Answer<'_, T> {
-        Box::pin(Readers::run(Arc::clone(&self.readers), work))
+        Box::pin(Readers::run(Arc::clone(&self.readers), self.writer.caught_up(), work))
     }
 }
 

@@ -45,14 +45,17 @@ impl Readers {
         Self { path, idle: Mutex::default(), turns: Arc::new(Semaphore::new(READERS)) }
     }
 
+    /// Waits for `ready` first, off the runtime's threads.
     pub async fn run<T: Send + 'static>(
         readers: Arc<Self>,
+        ready: impl FnOnce() -> Result<(), StoreError> + Send + 'static,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let failed = |error: String| StoreError::Broken(format!("a read did not run: {error}"));
         let turn = Arc::clone(&readers.turns).acquire_owned().await.map_err(|error| failed(error.to_string()))?;
         let read = move || {
             let _turn = turn;
+            ready()?;
             readers.read(work)
         };
         tokio::task::spawn_blocking(read).await.map_err(|error| failed(error.to_string()))?

@@ -127,12 +127,12 @@ fn write_schedules(
     dropped: &[ScheduleId],
     buffer: &mut Vec<u8>,
 ) -> Written {
-    for ScheduleWrite { record, job } in schedules {
+    for ScheduleWrite { record, payload } in schedules {
         buffer.clear();
         encode(record, buffer)?;
         let id = record.id.as_bytes();
-        match job {
-            Some(job) => transaction.prepare_cached(PUT_SCHEDULE)?.execute((id, &**buffer, &*job.payload))?,
+        match payload {
+            Some(payload) => transaction.prepare_cached(PUT_SCHEDULE)?.execute((id, &**buffer, &**payload))?,
             None => {
                 let sql = "UPDATE schedules SET record = ?2 WHERE id = ?1";
                 transaction.prepare_cached(sql)?.execute((id, &**buffer))?

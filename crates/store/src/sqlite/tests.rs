@@ -1,6 +1,7 @@
 use super::*;
 use crate::Aside;
 use crate::conformance::{self, Leader, for_each_check, job_id, jobs_batch, known, listed, new, pending};
+use checkpoint::Checkpointer;
 use hodei_core::{brain::Batch, protocol::LogChunk, state::State};
 use std::{
     io::{BufRead, BufReader},
@@ -102,40 +103,165 @@ fn batch(number: u64, jobs: impl IntoIterator<Item = u64>) -> Commit {
 #[test]
 fn a_full_disk_fails_one_commit_whole_and_the_next_may_pass() {
     let folder = tempfile::tempdir().expect("folder");
-    let mut writer = Writer::new(open_for_writing(&folder.path().join("hodei.db")).expect("open"));
+    let mut writer = writer_in(folder.path());
     writer.lead().expect("lead");
-    writer.commit(&batch(1, [1])).expect("commit");
+    writer.commit(entered(1, [1])).expect("commit");
+    writer.catch_up();
     let pages: i64 = writer.connection().query_one("PRAGMA page_count", (), |row| row.get(0)).expect("pages");
     let limit = |pages: i64| format!("PRAGMA max_page_count = {pages}");
     writer.connection().query_one(&limit(pages), (), |_| Ok(())).expect("limit");
-    let large = batch(2, 2..2_000);
-    assert!(matches!(writer.commit(&large), Err(StoreError::Unavailable(_))));
-    assert_eq!(pages::list(writer.connection(), &Filter::default(), None, 9).expect("list").jobs, [pending(1)]);
+    let listed =
+        |writer: &Writer| pages::list(writer.connection(), &Filter::default(), None, 9_999).expect("list").jobs;
+    // The ledger has room: what the tables have not is answered until they fail, and then not any more.
+    let mut answered = 1;
+    while !writer.is_failing() {
+        answered += 1;
+        writer.commit(entered(answered, [answered])).expect("commit");
+        writer.catch_up();
+    }
+    let large = entered(answered + 1, 5_000..7_000);
+    assert!(matches!(writer.commit(Arc::clone(&large)), Err(StoreError::Unavailable(_))));
+    let small = entered(answered + 1, [9_999]);
+    assert!(matches!(writer.commit(small), Err(StoreError::Unavailable(_))));
+    assert_eq!(listed(&writer).len() as u64, answered - 1);
+    assert_eq!(jobs_in(crashed(folder.path()).path()).len() as u64, answered, "elsewhere there is room");
     writer.connection().query_one(&limit(1 << 30), (), |_| Ok(())).expect("limit");
-    writer.commit(&large).expect("the same commit again");
-    assert_eq!(pages::list(writer.connection(), &Filter::default(), None, 9_999).expect("list").jobs.len(), 1_999);
+    writer.commit(large).expect("the same commit again");
+    assert_eq!(listed(&writer).len() as u64, answered + 2_000);
 }
 
-/// Commits find room in the log, so that a sync need not make the file longer.
+/// A copy of everything that is on disk, as a crash at this moment would leave it.
+fn crashed(folder: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().expect("folder");
+    for file in std::fs::read_dir(folder).expect("folder") {
+        let file = file.expect("file");
+        std::fs::copy(file.path(), copy.path().join(file.file_name())).expect("copy");
+    }
+    copy
+}
+
+fn jobs_in(folder: &Path) -> Vec<Job> {
+    drop(Sqlite::open(folder.join("hodei.db")).expect("open"));
+    let connection = open_for_writing(&folder.join("hodei.db")).expect("open");
+    let mut jobs = pages::list(&connection, &Filter::default(), None, 99_999).expect("list").jobs;
+    jobs.reverse();
+    jobs
+}
+
+fn writer_in(folder: &Path) -> Writer {
+    let path = folder.join("hodei.db");
+    Writer::new(open_for_writing(&path).expect("open"), &path, Arc::default()).expect("writer")
+}
+
+fn entered(number: u64, jobs: impl IntoIterator<Item = u64>) -> Arc<Commit> {
+    Arc::new(batch(number, jobs))
+}
+
+#[test]
+fn what_only_the_ledger_has_comes_back() {
+    let folder = tempfile::tempdir().expect("folder");
+    let mut writer = writer_in(folder.path());
+    writer.lead().expect("lead");
+    writer.commit(entered(1, [1])).expect("commit");
+    writer.catch_up();
+    // A batch that was empty has a number, too.
+    for (number, job) in [(2, 2), (4, 3), (5, 4)] {
+        writer.commit(entered(number, [job])).expect("commit");
+    }
+    assert!(writer.is_behind(), "small commits are answered before their rows are written");
+    let (whole, torn, stray) = (crashed(folder.path()), crashed(folder.path()), crashed(folder.path()));
+    assert_eq!(jobs_in(whole.path()), [1, 2, 3, 4].map(pending));
+    assert_eq!(jobs_in(whole.path()), [1, 2, 3, 4].map(pending), "and stays");
+
+    let ledger = torn.path().join("hodei.db-ledger-1");
+    let mut bytes = std::fs::read(&ledger).expect("ledger");
+    bytes[3 * 4096 + 100] ^= 1;
+    std::fs::write(&ledger, bytes).expect("ledger");
+    assert_eq!(jobs_in(torn.path()), [1, 2, 3].map(pending), "an entry that is not whole was not answered");
+
+    // Not what belongs to this database.
+    let ledger = stray.path().join("hodei.db-ledger-1");
+    let mut bytes = std::fs::read(&ledger).expect("ledger");
+    bytes.drain(..2 * 4096);
+    std::fs::write(&ledger, bytes).expect("ledger");
+    let refused = Sqlite::open(stray.path().join("hodei.db"));
+    assert!(matches!(refused, Err(StoreError::Open(why)) if why.contains("does not continue it")));
+}
+
+#[test]
+fn a_large_commit_takes_with_it_what_only_the_ledger_has() {
+    let folder = tempfile::tempdir().expect("folder");
+    let mut writer = writer_in(folder.path());
+    writer.lead().expect("lead");
+    writer.commit(entered(1, [1])).expect("commit");
+    writer.commit(entered(2, 2..200)).expect("commit");
+    assert!(!writer.is_behind());
+    writer.commit(entered(3, [200])).expect("commit");
+    assert_eq!(jobs_in(crashed(folder.path()).path()), (1..=200).map(pending).collect::<Vec<_>>());
+    assert!(matches!(writer.commit(Arc::new(Commit { epoch: 9, ..batch(4, []) })), Err(StoreError::Deposed { .. })));
+    writer.commit(entered(3, [300])).expect("a repeat");
+    let second = writer.lead().expect("lead");
+    assert_eq!(second.epoch, 2);
+    assert!(matches!(writer.commit(entered(4, [4])), Err(StoreError::Deposed { ours: 1, current: 2 })));
+    assert_eq!(jobs_in(crashed(folder.path()).path()).len(), 200);
+}
+
+/// Power cuts, while both files of the ledger are begun anew again and again: of the tables nothing is left that was not
+/// synced.
+#[test]
+fn the_ledger_goes_round() {
+    let folder = tempfile::tempdir().expect("folder");
+    let mut writer = writer_in(folder.path());
+    let mut checkpointer = Checkpointer::start(&folder.path().join("hodei.db")).expect("checkpointer");
+    writer.lead().expect("lead");
+    let (mut synced, mut syncing) = (crashed(folder.path()), None);
+    let mut rounds = 0;
+    for n in 1..=1_000 {
+        let durable = writer.durable();
+        writer.commit(entered(n, [n])).expect("commit");
+        if writer.durable() != durable {
+            (synced, syncing) = (crashed(folder.path()), None);
+        }
+        if n % 3 == 0 {
+            writer.catch_up();
+        }
+        let (began, durable) = (checkpointer.is_syncing(), writer.durable());
+        writer.tend_ledger(&mut checkpointer);
+        if writer.durable() != durable {
+            synced = syncing.take().expect("a sync");
+            rounds += 1;
+        }
+        if checkpointer.is_syncing() && !began {
+            syncing = Some(crashed(folder.path()));
+        }
+        if n % 41 == 0 {
+            let left = crashed(synced.path());
+            for ledger in ["hodei.db-ledger-1", "hodei.db-ledger-2"] {
+                std::fs::copy(folder.path().join(ledger), left.path().join(ledger)).expect("copy");
+            }
+            assert_eq!(jobs_in(left.path()).len() as u64, n);
+        }
+    }
+    assert!(rounds > 3, "{rounds} rounds");
+}
+
 #[tokio::test]
-async fn the_log_is_longer_than_it_needs_to_be() {
+async fn an_orderly_end_leaves_no_ledger() {
     let folder = tempfile::tempdir().expect("folder");
     let store: Arc<dyn Store> = Arc::new(Sqlite::open(folder.path().join("hodei.db")).expect("open"));
-    let mut leader = Leader::of(&store).await;
-    let log = || std::fs::metadata(folder.path().join("hodei.db-wal")).expect("log").len();
-    let chunk =
-        |first| LogChunk { job: job_id(1), execution: ExecutionId::NIL, first, count: 1, data: vec![1; 100].into() };
-    let mut lengths = Vec::new();
-    for first in 0..100 {
-        leader.commit(Batch::default(), vec![chunk(first)]).await;
-        // The writer lengthens it after it has answered, and takes the next commit after that.
-        lengths.push(log());
-    }
-    let changes = lengths.windows(2).filter(|pair| pair[0] != pair[1]).count();
-    assert!(changes <= 10, "{changes} of 100 commits made it longer: {lengths:?}");
-    let read =
-        store.logs(job_id(1), LogPosition { execution: ExecutionId::NIL, entry: 0 }, 1 << 20).await.expect("logs");
-    assert_eq!(read.len(), 100);
+    Leader::of(&store).await.commit(jobs_batch([new(pending(1))]), vec![]).await;
+    drop(store);
+    let files = std::fs::read_dir(folder.path()).expect("folder").map(|file| file.expect("file").file_name());
+    assert_eq!(files.collect::<Vec<_>>(), ["hodei.db"]);
+    assert_eq!(jobs_in(folder.path()), [pending(1)]);
+}
+
+#[test]
+fn a_database_has_one_server() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("hodei.db");
+    let _first = Sqlite::open(&path).expect("open");
+    assert!(matches!(Sqlite::open(&path), Err(StoreError::Open(why)) if why.contains("another server")));
 }
 
 /// The log must not grow without end under load, and be given back when there is none.
@@ -183,7 +309,7 @@ fn no_statement_scans_what_grows() {
 }
 
 const CHILD_DATABASE: &str = "HODEI_STORE_CHILD_DATABASE";
-const JOBS_PER_COMMIT: u64 = 50;
+const JOBS_PER_COMMIT: u64 = 20;
 
 /// Not a test of its own: the process that the next test kills. Commit `n` adds `JOBS_PER_COMMIT` pending jobs and moves
 /// those of commit `n - 1` on.
@@ -197,7 +323,11 @@ async fn child_that_commits_until_killed() {
         let ids = |round: u64| round * JOBS_PER_COMMIT..(round + 1) * JOBS_PER_COMMIT;
         let succeeded = |n| pending_but(n, State::Succeeded { at: Time(1) });
         let before = round.checked_sub(1).into_iter().flat_map(ids).map(|n| known(succeeded(n)));
-        leader.commit(jobs_batch(ids(round).map(|n| new(pending(n))).chain(before)), vec![]).await;
+        // Now and then one that is too large for the ledger.
+        let log =
+            LogChunk { job: job_id(0), execution: ExecutionId::NIL, first: round, count: 1, data: [7; 99_999].into() };
+        let logs = if round % 7 == 6 { vec![log] } else { vec![] };
+        leader.commit(jobs_batch(ids(round).map(|n| new(pending(n))).chain(before)), logs).await;
         println!("committed {round}");
     }
 }
@@ -235,6 +365,7 @@ fn commit_until_killed(path: &Path, after: Duration) -> Option<u64> {
 }
 
 fn check_after_crash(path: &Path, acknowledged: Option<u64>) {
+    drop(Sqlite::open(path).expect("open"));
     let connection = open_for_writing(path).expect("open");
     let integrity: String = connection.query_one("PRAGMA integrity_check", (), |row| row.get(0)).expect("check");
     assert_eq!(integrity, "ok");

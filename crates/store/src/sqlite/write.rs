@@ -1,6 +1,13 @@
-//! The one writer: commits are executed here, one after the other, on a thread of their own.
+//! The one writer, on a thread of its own. A small commit is entered in the ledger and answered, and its rows follow with
+//! those of others; a large one is written to the tables at once, with all that was to follow, and answered when these
+//! are synced.
 
-use super::{checkpoint::Checkpointer, rows};
+use super::{
+    checkpoint::Checkpointer,
+    ledger::{Found, Ledger},
+    progress::Progress,
+    rows,
+};
 use crate::{
     Commit, Leadership, StoreError,
     record::{JobColumns, encode, encode_compact, is_terminated, signed, unsigned},
@@ -14,50 +21,77 @@ use hodei_core::{
 };
 use rusqlite::{CachedStatement, Connection, Transaction, TransactionBehavior, params};
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::sync::oneshot;
 
 /// So long without a request, the writer counts as idle and the log is folded away.
 const IDLE: Duration = Duration::from_millis(500);
+/// How long rows may wait for those of other commits, unless somebody wants to read.
+const DELAY: Duration = Duration::from_millis(5);
+/// How long after a failure it is tried again.
+const RETRY: Duration = Duration::from_millis(200);
+/// Commits that may wait at one time.
+const MANY: usize = 256;
+/// A commit of more jobs than this is not small, whatever its bytes.
+const FEW_JOBS: usize = 64;
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
 pub enum Request {
     Lead(Reply<Leadership>),
     Commit(Arc<Commit>, Reply<()>),
+    /// Somebody waits to read what was answered.
+    CatchUp,
 }
 
 /// The writer as others see it.
 pub struct WriterThread {
     requests: Option<Sender<Request>>,
     thread: Option<JoinHandle<()>>,
+    progress: Arc<Progress>,
 }
 
 impl WriterThread {
     pub fn start(connection: Connection, path: &Path) -> Result<Self, StoreError> {
         let (requests, inbox) = channel();
+        let progress = Arc::new(Progress::default());
+        let writer = Writer::new(connection, path, Arc::clone(&progress))?;
         let checkpointer = Checkpointer::start(path)?;
         let thread = thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || serve(Writer::new(connection), checkpointer, inbox))
+            .spawn(move || serve(writer, checkpointer, inbox))
             .map_err(|error| StoreError::Open(format!("no thread for the writer: {error}")))?;
-        Ok(Self { requests: Some(requests), thread: Some(thread) })
+        Ok(Self { requests: Some(requests), thread: Some(thread), progress })
     }
 
     pub async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, StoreError> {
-        let gone = || StoreError::Broken("the writer thread has ended".to_owned());
         let (reply, answer) = oneshot::channel();
         let requests = self.requests.as_ref().ok_or_else(gone)?;
         requests.send(request(reply)).map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
+
+    /// For a reader: waits until the tables hold everything that was answered before this was called.
+    pub fn caught_up(&self) -> impl FnOnce() -> Result<(), StoreError> + Send + use<> {
+        let behind = self.progress.behind();
+        if let (Some(_), Some(requests)) = (&behind, &self.requests) {
+            // If it cannot be sent the writer has ended, and those who wait hear of it.
+            requests.send(Request::CatchUp).ok();
+        }
+        let progress = Arc::clone(&self.progress);
+        move || behind.map_or(Ok(()), |behind| progress.wait(behind))
+    }
+}
+
+fn gone() -> StoreError {
+    StoreError::Broken("the writer thread has ended".to_owned())
 }
 
 impl Drop for WriterThread {
@@ -72,40 +106,90 @@ impl Drop for WriterThread {
 }
 
 fn serve(mut writer: Writer, mut checkpointer: Checkpointer, inbox: Receiver<Request>) {
+    let _ended = writer.progress.ends_with_this();
     loop {
-        let wait = if checkpointer.has_work() { IDLE } else { Duration::MAX };
+        let wait = writer.patience().unwrap_or(if checkpointer.has_work() { IDLE } else { Duration::MAX });
         let idle = match inbox.recv_timeout(wait) {
             Ok(request) => {
                 writer.answer(request);
                 false
             }
-            Err(RecvTimeoutError::Timeout) => true,
-            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => !writer.is_behind(),
+            Err(RecvTimeoutError::Disconnected) => break,
         };
-        checkpointer.tend(&writer.connection, idle);
+        if writer.patience() == Some(Duration::ZERO) {
+            writer.catch_up();
+        }
+        if std::mem::take(&mut writer.wrote) || idle {
+            checkpointer.tend(&writer.connection, idle);
+        }
+        writer.tend_ledger(&mut checkpointer);
     }
+    drop(checkpointer);
+    writer.close();
 }
 
-/// The writing connection and what it reuses from one commit to the next.
+/// The writing connection, what its tables do not hold yet, and what it reuses from one commit to the next.
 pub struct Writer {
     connection: Connection,
     buffer: Vec<u8>,
+    ledger: Ledger,
+    /// Epoch and number of the last commit that was taken.
+    taken: (u64, u64),
+    /// In the ledger and not in the tables, since then.
+    waiting: Vec<Arc<Commit>>,
+    since: Option<Instant>,
+    /// The tables could not be written when that was last tried.
+    failing: bool,
+    synchronous: Synchronous,
+    progress: Arc<Progress>,
+    /// So many of those that were entered in the ledger are durable in the tables.
+    durable: u64,
+    /// Something was written to the tables lately.
+    wrote: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Synchronous {
+    /// A crash of the machine may undo the last transactions, but none in part.
+    Normal,
+    /// What was committed is on disk, with all that came before it.
+    Full,
 }
 
 impl Writer {
-    pub fn new(connection: Connection) -> Self {
-        Self { connection, buffer: Vec::new() }
+    /// Brings the tables up to date with what an earlier life left in the ledger.
+    pub fn new(connection: Connection, path: &Path, progress: Arc<Progress>) -> Result<Self, StoreError> {
+        let mut found = Found::open(path)?;
+        let mut buffer = Vec::new();
+        let taken = recover(&connection, &mut found, &mut buffer)?;
+        let ledger = found.renew()?;
+        Ok(Self {
+            connection,
+            buffer,
+            ledger,
+            taken,
+            waiting: Vec::new(),
+            since: None,
+            failing: false,
+            synchronous: Synchronous::Full,
+            progress,
+            durable: 0,
+            wrote: true,
+        })
     }
 
     fn answer(&mut self, request: Request) {
         // Whoever asked may have stopped waiting.
         match request {
             Request::Lead(reply) => _ = reply.send(self.lead()),
-            Request::Commit(commit, reply) => _ = reply.send(self.commit(&commit)),
+            Request::Commit(commit, reply) => _ = reply.send(self.commit(commit)),
+            Request::CatchUp => self.catch_up(),
         }
     }
 
     pub fn lead(&mut self) -> Result<Leadership, StoreError> {
+        self.write(None, Synchronous::Full)?;
         let sql = "UPDATE leadership SET epoch = epoch + 1, batch = 0 RETURNING epoch, last_time, parked_until";
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let leadership = transaction.query_one(sql, (), |row| {
@@ -116,23 +200,128 @@ impl Writer {
             })
         })?;
         transaction.commit()?;
+        self.taken = (leadership.epoch, 0);
         Ok(leadership)
     }
 
-    /// A transaction that is dropped on the way out is rolled back, so every failure leaves the connection usable.
-    pub fn commit(&mut self, commit: &Commit) -> Result<(), StoreError> {
-        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        if !take_turn(&transaction, commit)? {
+    pub fn commit(&mut self, commit: Arc<Commit>) -> Result<(), StoreError> {
+        let (epoch, number) = self.taken;
+        if commit.epoch != epoch {
+            return Err(StoreError::Deposed { ours: commit.epoch, current: epoch });
+        }
+        if commit.batch.number <= number {
             return Ok(());
         }
-        write_jobs(&transaction, &commit.batch.jobs, &mut self.buffer)?;
-        write_placements(&transaction, commit, &mut self.buffer)?;
-        write_workers(&transaction, &commit.batch.workers, &mut self.buffer)?;
-        write_tokens(&transaction, &commit.batch.tokens, &mut self.buffer)?;
-        drop_tokens(&transaction, &commit.batch.dropped_tokens)?;
-        write_logs(&transaction, &commit.logs)?;
-        rows::write(&transaction, commit, &mut self.buffer)?;
-        Ok(transaction.commit()?)
+        let taken = (epoch, commit.batch.number);
+        if self.takes_to_ledger(&commit) && self.ledger.enter(&commit, number, self.progress.answered() + 1)? {
+            self.since.get_or_insert_with(Instant::now);
+            self.waiting.push(commit);
+            self.progress.answer();
+        } else {
+            self.write(Some(&commit), Synchronous::Full)?;
+        }
+        self.taken = taken;
+        Ok(())
+    }
+
+    fn takes_to_ledger(&self, commit: &Commit) -> bool {
+        let few = commit.batch.jobs.len() <= FEW_JOBS && self.waiting.len() < MANY;
+        few && !self.failing && !self.ledger.is_full()
+    }
+
+    pub fn is_behind(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// How long what waits may go on waiting.
+    fn patience(&self) -> Option<Duration> {
+        let delay = if self.failing { RETRY } else { DELAY };
+        self.since.map(|since| delay.saturating_sub(since.elapsed()))
+    }
+
+    /// Writes what waits to the tables. If it cannot be written now it stays in the ledger, and is tried again.
+    pub fn catch_up(&mut self) {
+        if let Err(error) = self.write(None, Synchronous::Normal) {
+            tracing::warn!(%error, waiting = self.waiting.len(), "the tables cannot be written; trying again");
+            self.since = Some(Instant::now());
+            self.progress.fail(&error);
+        }
+    }
+
+    /// All that waits and this commit, whole or not at all. A transaction that is dropped on the way out is rolled back,
+    /// so every failure leaves the connection usable.
+    fn write(&mut self, commit: Option<&Commit>, synchronous: Synchronous) -> Result<(), StoreError> {
+        self.failing = true;
+        self.set_synchronous(synchronous)?;
+        if self.is_behind() || commit.is_some() {
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            for commit in self.waiting.iter().map(|waiting| &**waiting).chain(commit) {
+                write_commit(&transaction, commit, &mut self.buffer)?;
+            }
+            transaction.commit()?;
+        }
+        (self.failing, self.wrote) = (false, true);
+        self.waiting.clear();
+        self.since = None;
+        self.progress.catch_up();
+        // A commit that is synced takes with it what was written before.
+        if commit.is_some() && synchronous == Synchronous::Full {
+            self.durable = self.progress.answered();
+            self.ledger.settle();
+        }
+        Ok(())
+    }
+
+    fn set_synchronous(&mut self, synchronous: Synchronous) -> Result<(), StoreError> {
+        if self.synchronous != synchronous {
+            let word = match synchronous {
+                Synchronous::Normal => "NORMAL",
+                Synchronous::Full => "FULL",
+            };
+            self.connection.pragma_update(None, "synchronous", word)?;
+            self.synchronous = synchronous;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the ledger has room when it is needed. If it has none, a commit goes to the tables directly.
+    pub fn tend_ledger(&mut self, checkpointer: &mut Checkpointer) {
+        self.durable = checkpointer.synced().unwrap_or(self.durable);
+        let other_is_free = self.ledger.other_ends_with() <= self.durable;
+        if self.ledger.is_half_full() && !other_is_free && !self.is_behind() {
+            checkpointer.sync(self.progress.answered());
+        }
+        if self.ledger.is_full() && other_is_free {
+            self.ledger.turn();
+        }
+        if let Err(error) = self.ledger.tend() {
+            tracing::debug!(%error, "the ledger is lengthened when it is needed");
+        }
+    }
+
+    /// Leaves the tables complete, and then nothing else.
+    fn close(mut self) {
+        if let Err(error) = self.write(None, Synchronous::Full) {
+            tracing::warn!(%error, "the tables are not complete; the rest of it is in the ledger");
+            return;
+        }
+        let folded = self.connection.path().map(|path| PathBuf::from(format!("{path}-wal")));
+        drop(self.connection);
+        // The last connection copies SQLite's log into the file and removes it. While it is there, some of it may not be on
+        // disk.
+        if folded.is_some_and(|log| !log.exists()) {
+            self.ledger.remove();
+        }
+    }
+
+    #[cfg(test)]
+    pub fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    #[cfg(test)]
+    pub fn is_failing(&self) -> bool {
+        self.failing
     }
 
     #[cfg(test)]
@@ -141,19 +330,48 @@ impl Writer {
     }
 }
 
-/// Checks that the leader of this commit still leads and notes the commit's number. False if it was made before.
-fn take_turn(transaction: &Transaction, commit: &Commit) -> Result<bool, StoreError> {
-    let (epoch, batch): (i64, i64) = transaction
-        .prepare_cached("SELECT epoch, batch FROM leadership")?
-        .query_row((), |row| Ok((row.get(0)?, row.get(1)?)))?;
-    if unsigned(epoch) != commit.epoch {
-        return Err(StoreError::Deposed { ours: commit.epoch, current: unsigned(epoch) });
+/// What is in the ledger and not in the tables comes to be there. Returns the last commit that is.
+fn recover(connection: &Connection, found: &mut Found, buffer: &mut Vec<u8>) -> Result<(u64, u64), StoreError> {
+    let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+    let (epoch, mut last) = leadership(&transaction)?;
+    let missing = std::mem::take(&mut found.entries).into_iter().filter(|entry| entry.place() > (epoch, last));
+    for entry in missing.collect::<Vec<_>>() {
+        if entry.place().0 != epoch || entry.after != last {
+            let problem = "its ledger does not continue it; if the database was put back from a copy, remove the two files \
+                           beside it that end in -ledger-1 and -ledger-2";
+            return Err(StoreError::Open(problem.into()));
+        }
+        write_commit(&transaction, &entry.commit, buffer)?;
+        last = entry.place().1;
     }
-    if commit.batch.number <= unsigned(batch) {
-        return Ok(false);
+    transaction.commit()?;
+    Ok((epoch, last))
+}
+
+fn write_commit(transaction: &Transaction, commit: &Commit, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
+    take_turn(transaction, commit)?;
+    write_jobs(transaction, &commit.batch.jobs, buffer)?;
+    write_placements(transaction, commit, buffer)?;
+    write_workers(transaction, &commit.batch.workers, buffer)?;
+    write_tokens(transaction, &commit.batch.tokens, buffer)?;
+    drop_tokens(transaction, &commit.batch.dropped_tokens)?;
+    write_logs(transaction, &commit.logs)?;
+    rows::write(transaction, commit, buffer)
+}
+
+/// Epoch and number of the last commit in the tables.
+fn leadership(transaction: &Transaction) -> Result<(u64, u64), StoreError> {
+    let mut statement = transaction.prepare_cached("SELECT epoch, batch FROM leadership")?;
+    Ok(statement.query_row((), |row| Ok((unsigned(row.get(0)?), unsigned(row.get(1)?))))?)
+}
+
+/// Notes the commit's number, if its leader still leads.
+fn take_turn(transaction: &Transaction, commit: &Commit) -> Result<(), StoreError> {
+    let (current, _) = leadership(transaction)?;
+    match current == commit.epoch {
+        true => note_turn(transaction, &commit.batch),
+        false => Err(StoreError::Deposed { ours: commit.epoch, current }),
     }
-    note_turn(transaction, &commit.batch)?;
-    Ok(true)
 }
 
 fn note_turn(transaction: &Transaction, batch: &Batch) -> Result<(), StoreError> {
