@@ -189,7 +189,7 @@ pub struct Leadership {
     pub parked_until: Option<Time>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Commit {
     pub epoch: u64,
     pub batch: Batch,

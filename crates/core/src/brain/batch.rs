@@ -27,6 +27,8 @@ pub struct Batch {
     pub number: u64,
     /// The brain's time. It never runs backwards, not even over a restart.
     pub now: Time,
+    /// Left out where a batch is written as a whole: stores have a form of their own for jobs.
+    #[serde(skip)]
     pub jobs: Vec<JobWrite>,
     /// Jobs that went on and whose rows are left as they are: most change again within milliseconds.
     pub placements: Vec<Placement>,
@@ -89,21 +91,17 @@ pub struct ScheduleWrite {
     pub payload: Option<Arc<[u8]>>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct JobWrite {
     /// Shared with the brain until one of them changes it.
     pub job: Arc<Job>,
     /// What the job was submitted as, on its first write only.
-    #[serde(with = "bytes::optional")]
     pub payload: Option<Arc<[u8]>>,
     /// What the job left as its result, with the write that ends it.
-    #[serde(with = "bytes::optional")]
     pub result: Option<Arc<[u8]>>,
     /// What took the place of its data.
-    #[serde(with = "bytes::optional")]
     pub data: Option<Arc<[u8]>>,
     /// What resumed it.
-    #[serde(with = "bytes::optional")]
     pub input: Option<Arc<[u8]>>,
 }
 

@@ -1,14 +1,12 @@
-//! Small commits are entered here before anything else: a block of a file is written through to the disk, and they can be
+//! Commits are entered here before anything else: they are written through to the disk, and can be
 //! answered. The tables follow a moment later, many commits at a time and without a sync for each. What a crash kept
 //! from them is found here and entered then.
 //!
 //! There are two files. While one is written to, the tables are synced that hold what is in the other; then that one is
 //! begun anew. An entry names the commit before it, so an old one that is still there is not taken for the next.
 
-use crate::{
-    Commit, StoreError,
-    record::{decode, encode_compact},
-};
+use super::entry::{self, Entry};
+use crate::{Commit, StoreError};
 use rustix::fs::OFlags;
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -19,14 +17,16 @@ use std::{
 
 /// Disks write whole blocks, and a write past the page cache must be of whole blocks.
 const BLOCK: usize = 4096;
-/// Commits that need more bytes than this go to the tables directly: their sync is not what they cost.
-const LARGEST: usize = 32 << 10;
+/// Commits of more bytes than this go to the tables directly: they would only be written twice.
+pub const LARGEST: usize = if cfg!(test) { 16 << 10 } else { 4 << 20 };
 /// A file that has grown to this is not written to any more.
-const FULL: u64 = if cfg!(test) { 256 << 10 } else { 8 << 20 };
+const FULL: u64 = if cfg!(test) { 256 << 10 } else { 16 << 20 };
 /// Files are lengthened by zeros before they are needed: a write inside of a file is one write of the disk, one that
 /// makes it longer writes the file system's journal, too.
 const STEP: usize = 128 << 10;
 const MARGIN: u64 = 48 << 10;
+/// What a large commit needed beyond this is given back.
+const KEPT: usize = 256 << 10;
 /// Checksum, length, and the number of the commit before it.
 const HEADER: usize = 4 + 4 + 8;
 
@@ -35,11 +35,10 @@ pub struct Found {
     lock: File,
     paths: [PathBuf; 2],
     /// In the order of their coming.
-    pub entries: Vec<Entry>,
+    pub commits: Vec<FoundCommit>,
 }
 
-/// A commit as it was entered.
-pub struct Entry {
+pub struct FoundCommit {
     pub commit: Commit,
     /// The number of the commit before it.
     pub after: u64,
@@ -50,8 +49,7 @@ pub struct Ledger {
     halves: [Half; 2],
     current: usize,
     record: Vec<u8>,
-    /// Room for a record that begins at a block's boundary in memory, too.
-    blocks: Vec<u8>,
+    blocks: Blocks,
 }
 
 struct Half {
@@ -81,16 +79,16 @@ impl Found {
             }
             Err(TryLockError::Error(error)) => return Err(cannot_open(error)),
         }
-        let mut entries = Vec::new();
+        let mut commits = Vec::new();
         for path in &paths {
             match fs::read(path) {
-                Ok(bytes) => entries.extend(found_in(&bytes)?),
+                Ok(bytes) => commits.extend(found_in(&bytes)?),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(cannot_open(error)),
             }
         }
-        entries.sort_by_key(Entry::place);
-        Ok(Self { lock, paths, entries })
+        commits.sort_by_key(FoundCommit::place);
+        Ok(Self { lock, paths, commits })
     }
 
     /// Begins anew: everything that was found is durable in the tables.
@@ -100,31 +98,27 @@ impl Found {
         let direct = OFlags::DSYNC | OFlags::DIRECT;
         let begin = |flags| Ok([Half::new(&self.paths[0], flags)?, Half::new(&self.paths[1], flags)?]);
         let halves = begin(direct).or_else(|_: io::Error| begin(OFlags::DSYNC)).map_err(cannot_open)?;
-        Ok(Ledger { _lock: self.lock, halves, current: 0, record: Vec::new(), blocks: Vec::new() })
+        Ok(Ledger { _lock: self.lock, halves, current: 0, record: Vec::new(), blocks: Blocks::default() })
     }
 }
 
 impl Ledger {
-    /// Enters a commit durably. False if it is too large for that, and nothing was written.
-    pub fn enter(&mut self, commit: &Commit, after: u64, count: u64) -> Result<bool, StoreError> {
+    /// Enters a commit durably, which comes after the one with this number and is the `count`th since the start.
+    pub fn enter(&mut self, entry: &Entry, after: u64, count: u64) -> Result<(), StoreError> {
         self.record.clear();
         self.record.resize(HEADER, 0);
-        encode_compact(commit, &mut self.record)?;
-        if self.record.len() > LARGEST {
-            return Ok(false);
-        }
+        entry.write_to(&mut self.record)?;
         seal(&mut self.record, after);
-        let length = self.record.len().next_multiple_of(BLOCK);
-        self.blocks.clear();
-        self.blocks.resize(length + BLOCK, 0);
-        let begin = self.blocks.as_ptr().align_offset(BLOCK).min(BLOCK);
-        self.blocks[begin..begin + self.record.len()].copy_from_slice(&self.record);
         let half = &mut self.halves[self.current];
-        half.file.write_all_at(&self.blocks[begin..begin + length], half.end).map_err(unavailable)?;
-        half.end += length as u64;
+        let blocks = self.blocks.hold(&self.record);
+        half.file.write_all_at(blocks, half.end).map_err(unavailable)?;
+        half.end += blocks.len() as u64;
         half.length = half.length.max(half.end);
         half.last = count;
-        Ok(true)
+        if blocks.len() > KEPT {
+            (self.record, self.blocks) = (Vec::new(), Blocks::default());
+        }
+        Ok(())
     }
 
     /// Whether the file in use takes no more.
@@ -188,11 +182,28 @@ impl Half {
     }
 
     fn lengthen(&mut self) -> io::Result<()> {
-        let zeros = vec![0; STEP + BLOCK];
-        let begin = zeros.as_ptr().align_offset(BLOCK).min(BLOCK);
-        self.file.write_all_at(&zeros[begin..begin + STEP], self.length)?;
+        self.file.write_all_at(Blocks::default().hold(&[0; STEP]), self.length)?;
         self.length += STEP as u64;
         Ok(())
+    }
+}
+
+/// Whole blocks, which begin at a block's boundary in memory, too.
+#[derive(Default)]
+struct Blocks(Vec<u8>);
+
+impl Blocks {
+    fn hold(&mut self, bytes: &[u8]) -> &[u8] {
+        let length = bytes.len().next_multiple_of(BLOCK);
+        if self.0.len() < length + BLOCK {
+            self.0 = vec![0; length + BLOCK];
+        }
+        let begin = self.0.as_ptr().align_offset(BLOCK).min(BLOCK);
+        let blocks = &mut self.0[begin..begin + length];
+        let (filled, rest) = blocks.split_at_mut(bytes.len());
+        filled.copy_from_slice(bytes);
+        rest.fill(0);
+        blocks
     }
 }
 
@@ -201,7 +212,7 @@ fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags.bits().cast_signed()).open(path)
 }
 
-impl Entry {
+impl FoundCommit {
     /// Among all commits.
     pub fn place(&self) -> (u64, u64) {
         (self.commit.epoch, self.commit.batch.number)
@@ -216,21 +227,21 @@ fn seal(record: &mut [u8], after: u64) {
     record[..4].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// The entries of a file up to the first that is not whole, or older than the one before it.
-fn found_in(bytes: &[u8]) -> Result<Vec<Entry>, StoreError> {
-    let mut entries: Vec<Entry> = Vec::new();
+/// The commits in a file up to the first that is not whole, or older than the one before it.
+fn found_in(bytes: &[u8]) -> Result<Vec<FoundCommit>, StoreError> {
+    let mut commits: Vec<FoundCommit> = Vec::new();
     let mut rest = bytes;
     while let Some((after, record)) = whole_record(rest) {
-        let commit = decode(record)
-            .map_err(|error| StoreError::Open(format!("an entry of the ledger cannot be read: {error}")))?;
-        let entry = Entry { commit, after };
-        if entries.last().is_some_and(|last| last.place() >= entry.place()) {
+        let commit = entry::read(record);
+        let commit = commit.map_err(|error| StoreError::Open(format!("its ledger cannot be read: {error}")))?;
+        let found = FoundCommit { commit, after };
+        if commits.last().is_some_and(|last| last.place() >= found.place()) {
             break;
         }
-        entries.push(entry);
+        commits.push(found);
         rest = rest.get((HEADER + record.len()).next_multiple_of(BLOCK)..).unwrap_or_default();
     }
-    Ok(entries)
+    Ok(commits)
 }
 
 /// The first record of these bytes, and the number of the commit before it.

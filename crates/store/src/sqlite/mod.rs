@@ -2,6 +2,7 @@
 //! write-ahead log back into the file so that neither waits for it.
 
 mod checkpoint;
+mod entry;
 mod ledger;
 mod pages;
 mod progress;

@@ -1,10 +1,11 @@
-//! The one writer, on a thread of its own. A small commit is entered in the ledger and answered, and its rows follow with
-//! those of others; a large one is written to the tables at once, with all that was to follow, and answered when these
-//! are synced.
+//! The one writer, on a thread of its own. A commit is entered in the ledger and answered, and its rows follow with those of
+//! others. One that is too large for that is written to the tables at once, with all that was to follow, and answered when
+//! these are synced.
 
 use super::{
     checkpoint::Checkpointer,
-    ledger::{Found, Ledger},
+    entry::Entry,
+    ledger::{self, Found, Ledger},
     progress::Progress,
     rows,
 };
@@ -37,10 +38,8 @@ const IDLE: Duration = Duration::from_millis(500);
 const DELAY: Duration = Duration::from_millis(5);
 /// How long after a failure it is tried again.
 const RETRY: Duration = Duration::from_millis(200);
-/// Commits that may wait at one time.
-const MANY: usize = 256;
-/// A commit of more jobs than this is not small, whatever its bytes.
-const FEW_JOBS: usize = 64;
+/// Rows of so many bytes wait for no others: there is nothing left to be shared.
+const MUCH: usize = 128 << 10;
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -137,7 +136,8 @@ pub struct Writer {
     /// Epoch and number of the last commit that was taken.
     taken: (u64, u64),
     /// In the ledger and not in the tables, since then.
-    waiting: Vec<Arc<Commit>>,
+    waiting: Vec<Entry>,
+    waiting_bytes: usize,
     since: Option<Instant>,
     /// The tables could not be written when that was last tried.
     failing: bool,
@@ -170,6 +170,7 @@ impl Writer {
             ledger,
             taken,
             waiting: Vec::new(),
+            waiting_bytes: 0,
             since: None,
             failing: false,
             synchronous: Synchronous::Full,
@@ -212,21 +213,23 @@ impl Writer {
         if commit.batch.number <= number {
             return Ok(());
         }
-        let taken = (epoch, commit.batch.number);
-        if self.takes_to_ledger(&commit) && self.ledger.enter(&commit, number, self.progress.answered() + 1)? {
-            self.since.get_or_insert_with(Instant::now);
-            self.waiting.push(commit);
-            self.progress.answer();
-        } else {
-            self.write(Some(&commit), Synchronous::Full)?;
-        }
-        self.taken = taken;
+        self.taken = self.take(Entry::of(commit)?)?;
         Ok(())
     }
 
-    fn takes_to_ledger(&self, commit: &Commit) -> bool {
-        let few = commit.batch.jobs.len() <= FEW_JOBS && self.waiting.len() < MANY;
-        few && !self.failing && !self.ledger.is_full()
+    /// Returns its place among all commits.
+    fn take(&mut self, entry: Entry) -> Result<(u64, u64), StoreError> {
+        let taken = (entry.commit.epoch, entry.commit.batch.number);
+        if entry.size() > ledger::LARGEST || self.failing || self.ledger.is_full() {
+            self.write(Some(&entry), Synchronous::Full)?;
+            return Ok(taken);
+        }
+        self.ledger.enter(&entry, self.taken.1, self.progress.answered() + 1)?;
+        self.since.get_or_insert_with(Instant::now);
+        self.waiting_bytes += entry.size();
+        self.waiting.push(entry);
+        self.progress.answer();
+        Ok(taken)
     }
 
     pub fn is_behind(&self) -> bool {
@@ -235,7 +238,11 @@ impl Writer {
 
     /// How long what waits may go on waiting.
     fn patience(&self) -> Option<Duration> {
-        let delay = if self.failing { RETRY } else { DELAY };
+        let delay = match self.failing {
+            true => RETRY,
+            false if self.waiting_bytes > MUCH => Duration::ZERO,
+            false => DELAY,
+        };
         self.since.map(|since| delay.saturating_sub(since.elapsed()))
     }
 
@@ -250,22 +257,22 @@ impl Writer {
 
     /// All that waits and this commit, whole or not at all. A transaction that is dropped on the way out is rolled back,
     /// so every failure leaves the connection usable.
-    fn write(&mut self, commit: Option<&Commit>, synchronous: Synchronous) -> Result<(), StoreError> {
+    fn write(&mut self, entry: Option<&Entry>, synchronous: Synchronous) -> Result<(), StoreError> {
         self.failing = true;
         self.set_synchronous(synchronous)?;
-        if self.is_behind() || commit.is_some() {
+        if self.is_behind() || entry.is_some() {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            for commit in self.waiting.iter().map(|waiting| &**waiting).chain(commit) {
-                write_commit(&transaction, commit, &mut self.buffer)?;
+            for entry in self.waiting.iter().chain(entry) {
+                write_entry(&transaction, entry, &mut self.buffer)?;
             }
             transaction.commit()?;
         }
         (self.failing, self.wrote) = (false, true);
         self.waiting.clear();
-        self.since = None;
+        (self.since, self.waiting_bytes) = (None, 0);
         self.progress.catch_up();
         // A commit that is synced takes with it what was written before.
-        if commit.is_some() && synchronous == Synchronous::Full {
+        if entry.is_some() && synchronous == Synchronous::Full {
             self.durable = self.progress.answered();
             self.ledger.settle();
         }
@@ -334,23 +341,24 @@ impl Writer {
 fn recover(connection: &Connection, found: &mut Found, buffer: &mut Vec<u8>) -> Result<(u64, u64), StoreError> {
     let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
     let (epoch, mut last) = leadership(&transaction)?;
-    let missing = std::mem::take(&mut found.entries).into_iter().filter(|entry| entry.place() > (epoch, last));
-    for entry in missing.collect::<Vec<_>>() {
-        if entry.place().0 != epoch || entry.after != last {
+    let missing = std::mem::take(&mut found.commits).into_iter().filter(|found| found.place() > (epoch, last));
+    for found in missing.collect::<Vec<_>>() {
+        if found.place().0 != epoch || found.after != last {
             let problem = "its ledger does not continue it; if the database was put back from a copy, remove the two files \
                            beside it that end in -ledger-1 and -ledger-2";
             return Err(StoreError::Open(problem.into()));
         }
-        write_commit(&transaction, &entry.commit, buffer)?;
-        last = entry.place().1;
+        last = found.place().1;
+        write_entry(&transaction, &Entry::of(Arc::new(found.commit))?, buffer)?;
     }
     transaction.commit()?;
     Ok((epoch, last))
 }
 
-fn write_commit(transaction: &Transaction, commit: &Commit, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
+fn write_entry(transaction: &Transaction, entry: &Entry, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
+    let commit = &*entry.commit;
     take_turn(transaction, commit)?;
-    write_jobs(transaction, &commit.batch.jobs, buffer)?;
+    write_jobs(transaction, entry)?;
     write_placements(transaction, commit, buffer)?;
     write_workers(transaction, &commit.batch.workers, buffer)?;
     write_tokens(transaction, &commit.batch.tokens, buffer)?;
@@ -412,23 +420,22 @@ impl<'a> JobStatements<'a> {
         })
     }
 
-    fn write(&mut self, write: &JobWrite, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
-        let id = write.job.id.as_bytes();
+    fn write(&mut self, write: &JobWrite, record: &[u8]) -> Result<(), StoreError> {
+        let job = JobColumns::of(&write.job);
         let touched = match &write.payload {
-            Some(spec) => self.insert(write, spec, buffer)?,
-            None => self.update(write, buffer)?,
+            Some(spec) => self.insert(write, &job, record, spec)?,
+            None => self.update.execute(params![job.id, job.state, job.seq, job.due_at, record])?,
         };
         if touched == 0 {
             report_odd_row(write);
         }
         if let Some(result) = &write.result {
-            self.put_result.execute((id, &**result))?;
+            self.put_result.execute((job.id, &**result))?;
         }
         Ok(())
     }
 
-    fn insert(&mut self, write: &JobWrite, spec: &[u8], buffer: &mut Vec<u8>) -> Result<usize, StoreError> {
-        let job = columns_and_record(write, buffer)?;
+    fn insert(&mut self, write: &JobWrite, job: &JobColumns, record: &[u8], spec: &[u8]) -> Result<usize, StoreError> {
         let small = Some(spec).filter(|spec| spec.len() <= SMALL_SPEC);
         if small.is_none() {
             self.insert_spec.execute((job.id, spec))?;
@@ -442,21 +449,10 @@ impl<'a> JobStatements<'a> {
             job.seq,
             job.due_at,
             job.created_at,
-            *buffer,
+            record,
             small
         ])?)
     }
-
-    fn update(&mut self, write: &JobWrite, buffer: &mut Vec<u8>) -> Result<usize, StoreError> {
-        let job = columns_and_record(write, buffer)?;
-        Ok(self.update.execute(params![job.id, job.state, job.seq, job.due_at, *buffer])?)
-    }
-}
-
-fn columns_and_record<'a>(write: &'a JobWrite, buffer: &mut Vec<u8>) -> Result<JobColumns<'a>, StoreError> {
-    buffer.clear();
-    encode_compact(&write.job, buffer)?;
-    Ok(JobColumns::of(&write.job))
 }
 
 /// An assertion that failed. The other rows of the commit are right, so they are kept.
@@ -465,12 +461,12 @@ fn report_odd_row(write: &JobWrite) {
     tracing::error!(job = %write.job.id, "{expected}; its write was left out");
 }
 
-fn write_jobs(transaction: &Transaction, jobs: &[JobWrite], buffer: &mut Vec<u8>) -> Result<(), StoreError> {
-    if jobs.is_empty() {
+fn write_jobs(transaction: &Transaction, entry: &Entry) -> Result<(), StoreError> {
+    if entry.commit.batch.jobs.is_empty() {
         return Ok(());
     }
     let mut statements = JobStatements::prepare(transaction)?;
-    jobs.iter().try_for_each(|write| statements.write(write, buffer))
+    entry.jobs().try_for_each(|(write, record)| statements.write(write, record))
 }
 
 fn write_placements(transaction: &Transaction, commit: &Commit, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
