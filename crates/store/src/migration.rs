@@ -73,6 +73,12 @@ pub const ALL: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite/0008_specs.sql"),
         postgres: include_str!("../migrations/postgres/0008_specs.sql"),
     },
+    Migration {
+        version: 9,
+        name: "ledger",
+        sqlite: include_str!("../migrations/sqlite/0009_ledger.sql"),
+        postgres: include_str!("../migrations/postgres/0009_ledger.sql"),
+    },
 ];
 
 /// What is left to do for a database at version `applied` (0 for an empty one).

@@ -1,0 +1,2 @@
+-- From here on commits may be in the ledger beside this file and not in it yet. A program that knows nothing of the ledger
+-- knows nothing of this number either, and leaves the file alone.
