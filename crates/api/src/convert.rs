@@ -13,7 +13,7 @@ mod workers;
 
 pub use access::{api_token_to_wire, audit_to_wire, optional_length, role_from_wire, role_to_wire};
 pub use jobs::{
-    Stored, execution_id, job_id, job_to_wire, payload_of, spec_from_wire, spec_of_payload, spec_to_wire,
+    Stored, execution_id, id_text, job_id, job_to_wire, payload_of, spec_from_wire, spec_of_payload, spec_to_wire,
     state_from_wire, state_to_wire, worker_id,
 };
 pub use providers::{

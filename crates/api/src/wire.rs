@@ -35,9 +35,12 @@ pub fn decode<M: Message + Default + 'static>(bytes: Bytes) -> Result<M, BadMess
         return Err(BadMessage::Parts);
     }
     let mut message = M::default();
-    // A job is large in memory, and the list of them is not to be moved each time that it has grown.
-    if let Some(request) = (&mut message as &mut dyn Any).downcast_mut::<v1::QueueJobsRequest>() {
+    // A job is large in memory, as are events, and the list of them is not to be moved each time that it has grown.
+    let any = &mut message as &mut dyn Any;
+    if let Some(request) = any.downcast_mut::<v1::QueueJobsRequest>() {
         request.jobs.reserve_exact(parts(&bytes, JOBS));
+    } else if let Some(message) = any.downcast_mut::<v1::WorkerMessage>() {
+        message.events.reserve_exact(parts(&bytes, JOBS));
     }
     message.merge(bytes)?;
     Ok(message)

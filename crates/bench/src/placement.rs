@@ -122,7 +122,8 @@ impl Bench {
             ..WorkerInfo::default()
         };
         info.offer.task_types = [Arc::from("noop")].into();
-        let request = Registration { token, worker: None, key: Hash([1; 32]), session: Hash([2; 32]), info };
+        let request =
+            Registration { token, worker: None, key: Hash([1; 32]), session: Hash([2; 32]), info: Box::new(info) };
         self.brain.apply(Input::Register { caller: Caller(0), request });
         self.commit();
     }

@@ -260,7 +260,7 @@ pub fn job_json(job: &v1::Job) -> Value {
         "attempt": job.attempt,
         "max_attempts": spec.retry.as_ref().and_then(|retry| retry.max_attempts),
         "work": work,
-        "requirements": spec.requirements.clone().map(hodei_api::json::Requirements::from_wire),
+        "requirements": spec.requirements.clone().map(|it| hodei_api::json::Requirements::from_wire(*it)),
         "environment": spec.environment,
         "secrets": secrets,
         "created_at": time(job.created_at_ms),

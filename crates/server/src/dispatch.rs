@@ -9,7 +9,7 @@ use hodei_core::{
 };
 use hodei_store::Store;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -66,7 +66,9 @@ const READ_AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
 pub struct Payloads {
-    by_job: IdMap<JobId, Arc<[u8]>>,
+    /// In the order of their ids: they come and go in about that order, so that what is looked for is close to what was
+    /// looked for last.
+    by_job: BTreeMap<JobId, Arc<[u8]>>,
     bytes: usize,
 }
 
@@ -99,33 +101,25 @@ pub async fn run(
     mut parcels: mpsc::UnboundedReceiver<Parcels>,
 ) {
     while let Some(batch) = parcels.recv().await {
-        let mut gathered = gather(&*store, &payloads, &batch).await;
+        let gathered = gather(&*store, &payloads, &batch).await;
         let mut contexts = contexts(&*store, &ended, &gathered, &batch).await;
-        let mut by_connection: Vec<(Connection, Vec<v1::ServerEvent>)> = Vec::new();
-        let mut places: HashMap<Connection, usize> = HashMap::new();
-        let mut closing = HashSet::new();
-        for (connection, parcel) in batch {
-            let events = match parcel {
-                Parcel::Run { job, execution, attempt, more } => match gathered.remove(&job) {
-                    Some(payload) => {
-                        let context = more.and_then(|_| contexts.remove(&job)).unwrap_or_default();
-                        vec![convert::run(job, execution, attempt, payload, context)]
-                    }
-                    None => continue,
-                },
-                Parcel::Message(message) => convert::to_worker(message),
-                Parcel::Close => {
-                    closing.insert(connection);
-                    continue;
+        let mut events: BTreeMap<Connection, Vec<v1::ServerEvent>> = BTreeMap::new();
+        let mut closing = BTreeSet::new();
+        for ((connection, parcel), payload) in batch.into_iter().zip(gathered) {
+            match (parcel, payload) {
+                (Parcel::Run { job, execution, attempt, more }, Some(payload)) => {
+                    let context = more.and_then(|_| contexts.remove(&job)).unwrap_or_default();
+                    let run = convert::run(job, execution, attempt, payload, context);
+                    events.entry(connection).or_default().push(run);
                 }
-            };
-            let place = *places.entry(connection).or_insert_with(|| {
-                by_connection.push((connection, Vec::new()));
-                by_connection.len() - 1
-            });
-            by_connection[place].1.extend(events);
+                (Parcel::Run { .. }, None) => {}
+                (Parcel::Message(message), _) => {
+                    events.entry(connection).or_default().extend(convert::to_worker(message));
+                }
+                (Parcel::Close, _) => _ = closing.insert(connection),
+            }
         }
-        for (connection, events) in by_connection {
+        for (connection, events) in events {
             links.send(connection, events);
         }
         for connection in closing {
@@ -138,11 +132,11 @@ pub async fn run(
 async fn contexts(
     store: &dyn Store,
     ended: &Mutex<Ended>,
-    payloads: &IdMap<JobId, Arc<[u8]>>,
+    payloads: &[Option<Arc<[u8]>>],
     batch: &[(Connection, Parcel)],
 ) -> IdMap<JobId, Context> {
-    let leaving = batch.iter().filter_map(|(_, parcel)| match parcel {
-        Parcel::Run { job, more: Some(more), .. } => Some(Leaving { job: *job, payload: payloads.get(job)?, more }),
+    let leaving = batch.iter().zip(payloads).filter_map(|((_, parcel), payload)| match parcel {
+        Parcel::Run { job, more: Some(more), .. } => Some(Leaving { job: *job, payload: payload.as_ref()?, more }),
         _ => None,
     });
     let leaving: Vec<Leaving> = leaving.collect();
@@ -155,30 +149,32 @@ async fn contexts(
     }
 }
 
-/// The payloads of all runs of a batch: from the cache, and the rest in one read. An assignment is durable already, so
-/// the read is repeated until it succeeds.
+/// The payloads of all runs of a batch, each at the place of its parcel: from the cache, and the rest in one read. An
+/// assignment is durable already, so the read is repeated until it succeeds.
 async fn gather(
     store: &dyn Store,
     payloads: &Mutex<Payloads>,
     batch: &[(Connection, Parcel)],
-) -> IdMap<JobId, Arc<[u8]>> {
-    let mut gathered = IdMap::default();
-    let mut missing = Vec::new();
-    {
+) -> Vec<Option<Arc<[u8]>>> {
+    let mut missing: IdMap<JobId, usize> = IdMap::default();
+    let mut gathered: Vec<Option<Arc<[u8]>>> = {
         let mut payloads = payloads.lock().unwrap_or_else(PoisonError::into_inner);
-        for (_, parcel) in batch {
-            if let Parcel::Run { job, .. } = parcel {
-                match payloads.take(*job) {
-                    Some(payload) => _ = gathered.insert(*job, payload),
-                    None => missing.push(*job),
-                }
+        let kept = batch.iter().enumerate().map(|(place, (_, parcel))| {
+            let Parcel::Run { job, .. } = parcel else { return None };
+            let payload = payloads.take(*job);
+            if payload.is_none() {
+                missing.insert(*job, place);
             }
-        }
-    }
+            payload
+        });
+        kept.collect()
+    };
     while !missing.is_empty() {
-        match store.payloads(missing.clone()).await {
+        match store.payloads(missing.keys().copied().collect()).await {
             Ok(found) => {
-                gathered.extend(found.into_iter().map(|(job, payload)| (job, payload.into())));
+                for (job, payload) in found {
+                    missing.get(&job).into_iter().for_each(|place| gathered[*place] = Some(payload.as_slice().into()));
+                }
                 break;
             }
             Err(error) => {

@@ -23,13 +23,14 @@ use hodei_core::{
     brain::{Answer, Batch, Bound, Brain, Caller, Connection, Effect, Facts, Input, Refusal, Report, WorkerView},
     id::{ExecutionId, IdMap, IdSet, WorkerId},
     protocol::{Finished, LogAck, LogChunk, ToWorker, Verdict, Welcome},
+    state::StateKind,
     time::{Elapsed, Millis},
     token::Hash,
     worker::Phase,
 };
 use hodei_store::{Aside, Commit, Store, StoreError};
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -103,6 +104,11 @@ enum Message {
         waiting: Waiting,
     },
     Input(Input),
+    /// What a worker tells of executions, in its order.
+    Reports {
+        worker: WorkerId,
+        reports: Vec<Report>,
+    },
     Logs {
         worker: WorkerId,
         connection: Connection,
@@ -115,6 +121,13 @@ enum Message {
     },
     Ask(Box<dyn FnOnce(&Brain) + Send>),
     Stop(Stop),
+}
+
+impl Message {
+    /// How much of what a batch may take it is.
+    fn inputs(&self) -> usize {
+        if let Message::Reports { reports, .. } = self { reports.len() } else { 1 }
+    }
 }
 
 type Reply = Result<Answer, CallError>;
@@ -263,6 +276,11 @@ impl Engine {
     /// An event of a worker. Nobody waits for it; how much a worker may send is bounded by its window.
     pub fn tell(&self, input: Input) {
         _ = self.inbox.send(Message::Input(input));
+    }
+
+    /// What one message of a worker tells of its executions.
+    pub fn reports(&self, worker: WorkerId, reports: Vec<Report>) {
+        _ = self.inbox.send(Message::Reports { worker, reports });
     }
 
     pub fn logs(&self, worker: WorkerId, connection: Connection, chunk: LogChunk) {
@@ -464,17 +482,16 @@ impl Loop {
 
     /// Everything else that is waiting, as far as one batch takes it.
     fn take_waiting(&mut self, acks: &mut Acks, stop: &mut Option<Stop>) {
-        for _ in 0..BATCH_INPUTS {
-            if stop.is_some() || self.log_bytes >= BATCH_LOG_BYTES {
-                return;
-            }
+        let mut taken = 0;
+        while taken < BATCH_INPUTS && stop.is_none() && self.log_bytes < BATCH_LOG_BYTES {
             let Ok(message) = self.messages.try_recv() else { return };
+            taken += message.inputs();
             self.take(message, acks, stop);
         }
     }
 
     fn take(&mut self, message: Message, acks: &mut Acks, stop: &mut Option<Stop>) {
-        let can_wait = matches!(message, Message::Logs { .. } | Message::Ask(_) | Message::Input(Input::Report { .. }));
+        let can_wait = matches!(message, Message::Logs { .. } | Message::Ask(_) | Message::Reports { .. });
         self.urgent |= !can_wait;
         match message {
             Message::Call { caller, input, waiting } => {
@@ -486,6 +503,10 @@ impl Loop {
                 self.keeping.extend(kept);
             }
             Message::Input(input) => self.apply_or_defer(input),
+            Message::Reports { worker, reports } => {
+                let told = |report| Input::Report { caller: None, worker, report };
+                reports.into_iter().map(told).for_each(|input| self.apply_or_defer(input));
+            }
             Message::Logs { worker, connection, chunk } => self.take_logs(worker, connection, chunk, acks),
             Message::Ask(question) => question(&self.brain),
             Message::Stop(Stop { only_if: Some(holds), granted }) if self.brain.has_work() || !holds() => {
@@ -526,8 +547,10 @@ impl Loop {
 
     /// Whether all that an execution printed before this end of it has come.
     fn is_logged(&self, worker: WorkerId, finished: &Finished) -> bool {
-        let came = self.log_next.get(&finished.execution).copied().unwrap_or(0);
-        self.brain.bound(worker, finished.execution).is_none() || finished.log_entries <= came
+        let came = || self.log_next.get(&finished.execution).copied().unwrap_or(0);
+        finished.log_entries == 0
+            || finished.log_entries <= came()
+            || self.brain.bound(worker, finished.execution).is_none()
     }
 
     /// A chunk is stored if it continues what is there. A repeat was stored already; of a stale execution nothing is
@@ -673,7 +696,6 @@ impl Loop {
         }
         self.shared.commits.fetch_add(1, Ordering::Relaxed);
         self.shared.job_rows.fetch_add(batch.jobs.len() as u64, Ordering::Relaxed);
-        self.brain.committed(batch);
         self.shared.logs.publish(logs);
         self.shared.watches.publish(batch, |id| self.brain.placed(id));
         self.shared.logs.close_finished(&batch.jobs);
@@ -687,14 +709,18 @@ impl Loop {
         batch.jobs.iter().for_each(|write| ended.note(write));
         drop(ended);
         self.release(effects, acks);
+        // Last, because it takes a while and nobody waits for it.
+        self.brain.committed(batch);
     }
 
     /// Nothing more is printed by an execution that has ended, and a job that was never sent may have ended, too.
     fn forget_ended(&mut self, batch: &Batch) {
         let mut payloads = lock(&self.payloads);
         if !payloads.is_empty() {
-            let finished = batch.jobs.iter().filter(|write| write.job.state.kind().is_finished());
-            finished.for_each(|write| _ = payloads.take(write.job.id));
+            // That of one that succeeded has been sent.
+            let unsent = |kind: StateKind| kind.is_finished() && kind != StateKind::Succeeded;
+            let unsent = batch.jobs.iter().filter(|write| unsent(write.job.state.kind()));
+            unsent.for_each(|write| _ = payloads.take(write.job.id));
         }
         drop(payloads);
         if self.log_next.is_empty() {
@@ -721,7 +747,7 @@ impl Loop {
 
     fn release(&mut self, effects: Vec<Effect>, acks: Acks) {
         let mut parcels = Parcels::new();
-        let mut acked: HashMap<Connection, (Vec<ExecutionId>, Vec<LogAck>)> = HashMap::new();
+        let mut acked: BTreeMap<Connection, (Vec<ExecutionId>, Vec<LogAck>)> = BTreeMap::new();
         for (connection, ack) in acks {
             acked.entry(connection).or_default().1.push(ack);
         }

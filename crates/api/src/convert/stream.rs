@@ -5,7 +5,7 @@ use super::{
     workers::{info_from_wire, info_to_wire},
 };
 use crate::{logs::Chunk, v1};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use hodei_core::{
     id::{ExecutionId, Incarnation, JobId},
     job::Progress,
@@ -52,7 +52,7 @@ pub fn to_server(message: FromWorker) -> Worker {
         }),
         FromWorker::Heartbeat { sent } => Worker::Heartbeat(v1::Heartbeat { sent }),
         FromWorker::Started { execution, at } => {
-            Worker::Started(v1::Started { execution_id: bytes_of(&execution), at_ms: at.0 })
+            Worker::Started(v1::Started { execution_id: shared(&execution), at_ms: at.0 })
         }
         FromWorker::Progress { execution, progress, data } => Worker::Progress(v1::ProgressReport {
             data,
@@ -83,6 +83,18 @@ fn bytes_of(id: &ExecutionId) -> Vec<u8> {
     id.as_bytes().to_vec()
 }
 
+fn shared(id: &ExecutionId) -> Bytes {
+    Bytes::copy_from_slice(id.as_bytes())
+}
+
+/// Ids that leave together lie together in memory.
+fn all_of(ids: &[ExecutionId]) -> Vec<Bytes> {
+    let mut all = BytesMut::with_capacity(size_of_val(ids));
+    ids.iter().for_each(|id| all.extend_from_slice(id.as_bytes()));
+    let mut all = all.freeze();
+    ids.iter().map(|_| all.split_to(size_of::<ExecutionId>())).collect()
+}
+
 fn finished_to_wire(finished: Finished) -> v1::Finished {
     use v1::finished::Problem;
     let problem = match finished.outcome {
@@ -101,7 +113,7 @@ fn finished_to_wire(finished: Finished) -> v1::Finished {
         Outcome::Blocked { reason } => Some(Problem::Blocked(v1::Blocked { reason })),
     };
     v1::Finished {
-        execution_id: bytes_of(&finished.execution),
+        execution_id: shared(&finished.execution),
         started_at_ms: finished.started_at.map_or(0, |at| at.0),
         finished_at_ms: finished.finished_at.0,
         log_entries: finished.log_entries,
@@ -255,8 +267,8 @@ pub fn to_worker(message: ToWorker) -> Vec<v1::ServerEvent> {
         ToWorker::Park { lease } => vec![Server::Park(v1::Park { lease_ms: signed(lease.0) })],
         ToWorker::Acked { results, logs } => {
             let ack = |ack: &LogAck| v1::LogAck { execution_id: bytes_of(&ack.execution), entries: ack.entries };
-            let (results, logs) = (results.iter().map(bytes_of).collect(), logs.iter().map(ack).collect());
-            vec![Server::Acked(v1::Acked { results, logs })]
+            let logs = logs.iter().map(ack).collect();
+            vec![Server::Acked(v1::Acked { results: all_of(&results), logs })]
         }
         ToWorker::Drain { within } => {
             vec![Server::Drain(v1::Drain { within_ms: within.map(|within| signed(within.0)) })]
@@ -273,7 +285,7 @@ fn assignment_to_wire(assignment: &Assignment) -> Server {
 }
 
 fn run_to_wire(job: JobId, execution: ExecutionId, attempt: u32, spec: Bytes, context: Context) -> Server {
-    let (job_id, execution_id) = (job.as_bytes().to_vec(), bytes_of(&execution));
+    let (job_id, execution_id) = (Bytes::copy_from_slice(job.as_bytes()), shared(&execution));
     let dependency = |left: DependencyResult| v1::DependencyResult {
         job_id: left.job.to_string(),
         name: left.name,

@@ -1,7 +1,7 @@
 //! What many jobs share: flags beside a file, the `defaults` of a graph, the folder where the command runs.
 
 use hodei_api::v1::{self, work::Kind};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// Completes a job with what is said for all of them. What it says itself holds, and what does not suit its work is left
 /// out: a task has no folder and no standard input.
@@ -24,7 +24,7 @@ pub fn complete(job: &mut v1::JobSpec, defaults: &v1::JobSpec) {
     or(&mut job.webhook, &defaults.webhook);
     join(&mut job.environment, &defaults.environment);
     join(&mut job.secrets, &defaults.secrets);
-    both(&mut job.requirements, defaults.requirements.as_ref(), requirements);
+    both(&mut job.requirements, defaults.requirements.as_ref(), |own, defaults| requirements(own, defaults));
     both(&mut job.retry, defaults.retry.as_ref(), retry);
     both(&mut job.timeouts, defaults.timeouts.as_ref(), timeouts);
 }
@@ -69,7 +69,7 @@ fn or<T: Default + PartialEq + Clone>(own: &mut T, default: &T) {
     }
 }
 
-fn join(own: &mut HashMap<String, String>, defaults: &HashMap<String, String>) {
+fn join(own: &mut BTreeMap<String, String>, defaults: &BTreeMap<String, String>) {
     for (name, value) in defaults {
         own.entry(name.clone()).or_insert_with(|| value.clone());
     }

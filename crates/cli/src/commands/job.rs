@@ -150,7 +150,7 @@ pub fn describe(job: &v1::Job) {
         ("timeouts", spec.timeouts.map(timeouts_line).unwrap_or_default()),
         ("retry", spec.retry.clone().map(retry_line).unwrap_or_default()),
         ("webhook", spec.webhook.clone().map(|webhook| webhook.url).unwrap_or_default()),
-        ("asks for", spec.requirements.clone().map(asks_for).unwrap_or_default()),
+        ("asks for", spec.requirements.clone().map(|it| asks_for(*it)).unwrap_or_default()),
         ("created", output::timestamp(job.created_at_ms)),
         ("not before", output::timestamp(job.delayed_until_ms)),
         ("started", output::timestamp(job.started_at_ms)),

@@ -49,7 +49,7 @@ pub fn shared(args: JobArgs, local: bool) -> Result<v1::JobSpec> {
         environment: args.env.into_iter().collect(),
         secrets: args.secret.into_iter().collect(),
         working_directory: workdir.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default(),
-        requirements: Some(requirements_to_wire(&args.needs.into())),
+        requirements: Some(Box::new(requirements_to_wire(&args.needs.into()))),
         retry: Some(v1::RetryPolicy {
             max_attempts: args.max_attempts,
             delay_ms: ms(args.retry_delay),

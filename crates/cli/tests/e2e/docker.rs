@@ -83,7 +83,7 @@ async fn an_engine_that_goes_away_is_unhealthy_and_its_jobs_wait_or_go_elsewhere
     cluster.hodei(&["pool", "set", "plain", "--reuse", "never"]).await.ok();
     assert_eq!(cluster.ended(&job).await.state(), JobState::Succeeded);
     // What only this one can do waits until it is back.
-    let requirements = Some(v1::Requirements { image: engine.image.clone(), ..Default::default() });
+    let requirements = Some(Box::new(v1::Requirements { image: engine.image.clone(), ..Default::default() }));
     let only = cluster.queue(v1::JobSpec { requirements, ..shell("true") }).await;
     cut.set(true);
     assert_eq!(cluster.ended(&only).await.state(), JobState::Succeeded, "it recovers by itself");
@@ -154,7 +154,7 @@ async fn a_job_waits_for_an_engine_that_stops_in_the_middle_of_a_create_and_says
     engine.add_with(&cluster, &name, "2", &cut.socket, &["pull=never", "timeout=2s"]).await;
     let stopped = Stopped(process);
     cut.at_next("/containers/create", Blow::Stopped(process));
-    let requirements = Some(v1::Requirements { image: engine.image.clone(), ..Default::default() });
+    let requirements = Some(Box::new(v1::Requirements { image: engine.image.clone(), ..Default::default() }));
     let job = cluster.queue(v1::JobSpec { requirements, ..shell("echo $COLOUR") }).await;
     cut.has_struck().await;
     provider_is(&cluster, &name, ProviderHealth::Unhealthy).await;
@@ -198,7 +198,7 @@ async fn a_pull_that_is_cut_short_is_not_the_images_fault_and_is_made_up_for() {
     let registry = Registry::open(1 << 20, Duration::from_millis(200)).await;
     let image = registry.image();
     cut.at_next("/images/create", Blow::CutShort);
-    let requirements = Some(v1::Requirements { image: image.clone(), ..Default::default() });
+    let requirements = Some(Box::new(v1::Requirements { image: image.clone(), ..Default::default() }));
     let shell = v1::ShellWork { program: PROGRAM[0].into(), args: vec![PROGRAM[1].into()] };
     let work = Some(v1::Work { kind: Some(v1::work::Kind::Shell(shell)) });
     let job = cluster.queue(v1::JobSpec { work, requirements, ..Default::default() }).await;

@@ -54,7 +54,7 @@ fn command(program: &str) -> Option<v1::Work> {
 fn bad_specs() -> Vec<(&'static str, v1::JobSpec)> {
     let map = |name: &str, value: &str| [(name.to_owned(), value.to_owned())].into();
     let requirements =
-        |cpu_millis, memory_bytes| Some(v1::Requirements { cpu_millis, memory_bytes, ..v1::Requirements::default() });
+        |cpu_millis, memory_bytes| Some(Box::new(v1::Requirements { cpu_millis, memory_bytes, ..Default::default() }));
     vec![
         ("priority", v1::JobSpec { priority: 99, ..good() }),
         ("retry.backoff", v1::JobSpec { retry: retry(|retry| retry.backoff = 99), ..good() }),

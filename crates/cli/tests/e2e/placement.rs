@@ -132,8 +132,9 @@ async fn a_dry_run_tells_and_queues_nothing() {
     assert_eq!(rest.get(&format!("/jobs/{id}/decision")).await.with(200)["state"], "pending");
     let free = rest.get("/scheduler/workers").await.with(200);
     assert_eq!(free["items"][0]["id"], json!(worker.id));
-    let wanted =
-        v1::GetAvailableWorkersRequest { job: Some(v1::JobSpec { requirements: Some(large()), ..shell("true") }) };
+    let wanted = v1::GetAvailableWorkersRequest {
+        job: Some(v1::JobSpec { requirements: Some(Box::new(large())), ..shell("true") }),
+    };
     let able = cluster.scheduler().get_available_workers(wanted).await.expect("workers").into_inner().workers;
     assert!(able.is_empty(), "{able:?}");
 }

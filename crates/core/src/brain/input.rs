@@ -284,7 +284,8 @@ pub struct Registration {
     pub key: Hash,
     /// Of the credential that it will get.
     pub session: Hash,
-    pub info: WorkerInfo,
+    /// Apart, so that inputs that come by the thousand are not as large as this one.
+    pub info: Box<WorkerInfo>,
 }
 
 #[derive(Clone, Debug)]

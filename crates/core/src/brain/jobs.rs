@@ -16,14 +16,17 @@ impl Brain {
     /// Stores jobs that can be taken, and returns the places of those that were there already.
     fn take_in(&mut self, jobs: Vec<NewJob>, parent: Option<JobId>) -> Vec<(usize, JobId)> {
         let order = in_order(&jobs).unwrap_or_default();
-        let mut jobs: Vec<Option<NewJob>> = jobs.into_iter().map(Some).collect();
         let mut existed = Vec::new();
-        for place in order {
-            let Some(job) = jobs[place].take() else { continue };
-            match job.spec.idempotency_key.as_deref().and_then(|key| self.keys.get(key)) {
+        let mut take =
+            |place: usize, job: NewJob| match job.spec.idempotency_key.as_deref().and_then(|key| self.keys.get(key)) {
                 Some(first) => existed.push((place, *first)),
                 None => self.create(job, parent, None),
-            }
+            };
+        if order.is_sorted() {
+            order.into_iter().zip(jobs).for_each(|(place, job)| take(place, job));
+        } else {
+            let mut jobs: Vec<Option<NewJob>> = jobs.into_iter().map(Some).collect();
+            order.into_iter().for_each(|place| jobs[place].take().into_iter().for_each(|job| take(place, job)));
         }
         existed.sort_unstable();
         existed
@@ -178,7 +181,7 @@ impl Brain {
             return false;
         }
         self.discard(id);
-        self.queues.count(&job.queue, job.state.kind(), -1);
+        self.queues.count(&job.queue, Some(job.state.kind()), None);
         self.forgotten.push(id);
         self.jobs.remove(&id);
         self.reads.note_change(id, self.batch);

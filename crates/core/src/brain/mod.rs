@@ -192,7 +192,11 @@ impl Entry {
     /// A job as the store has it.
     fn stored(job: impl Into<Arc<Job>>) -> Self {
         let job = job.into();
-        let class = job.class();
+        Self::of_class(job.class(), job)
+    }
+
+    /// The same, of one whose class is known.
+    fn of_class(class: ClassId, job: Arc<Job>) -> Self {
         Self { job, class, batch: 0, placed: None, payload: None, result: None, data: None, input: None }
     }
 
@@ -579,6 +583,7 @@ impl Brain {
         // A burst takes places in line ahead of the clock; the stored time must not lag behind them.
         let now = self.now.max(Time((self.seq / SEQ_PER_MS) as i64));
         let mut batch = Batch { number: self.batch, now, ..Batch::default() };
+        batch.jobs.reserve_exact(self.dirty_jobs.len());
         for id in self.dirty_jobs.drain(..) {
             if let Some(entry) = self.jobs.get_mut(&id) {
                 let (payload, result) = (entry.payload.take(), entry.result.take());

@@ -34,7 +34,10 @@ impl Moves {
             Some(Change::Job { steps, .. }) => steps.push(step),
             _ => {
                 self.jobs.insert(job, self.changes.len());
-                self.changes.push(Change::Job { id: job, steps: vec![step] });
+                // Most that come to an end have started in the same commit.
+                let mut steps = Vec::with_capacity(2);
+                steps.push(step);
+                self.changes.push(Change::Job { id: job, steps });
             }
         }
     }
@@ -51,11 +54,10 @@ impl Brain {
             return;
         }
         self.moves.note(id, JobStep { state, attempt: job.attempt, at: now });
-        if let Some(before) = before {
-            self.queues.count(&queue, before, -1);
-            schedule.into_iter().for_each(|schedule| self.schedule_moved(id, schedule, before, state));
+        if let (Some(before), Some(schedule)) = (before, schedule) {
+            self.schedule_moved(id, schedule, before, state);
         }
-        self.queues.count(&queue, state, 1);
+        self.queues.count(&queue, before, Some(state));
         self.note_activity(id, &queue, before.is_some_and(StateKind::is_active), state.is_active());
         if before.is_some_and(StateKind::is_dead) {
             self.revived(id);

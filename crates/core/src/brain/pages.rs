@@ -112,7 +112,7 @@ impl Brain {
     }
 
     /// Brings a page into memory, and returns the jobs of it of which the page still tells the truth.
-    fn take_page(&mut self, source: Source, found: &[Arc<Job>]) -> Vec<Arc<Job>> {
+    fn take_page<'a>(&mut self, source: Source, found: &'a [Arc<Job>]) -> Vec<&'a Arc<Job>> {
         let mut keep = Vec::with_capacity(found.len());
         for job in found {
             let current = match self.jobs.get(&job.id) {
@@ -120,8 +120,9 @@ impl Brain {
                 None => !self.reads.may_be_old(source, job.id),
             };
             if current {
-                self.jobs.entry(job.id).or_insert_with(|| Entry::stored(Arc::clone(job)));
-                keep.push(Arc::clone(job));
+                let class = || if let Source::Line(class, _) = source { class } else { job.class() };
+                self.jobs.entry(job.id).or_insert_with(|| Entry::of_class(class(), Arc::clone(job)));
+                keep.push(job);
             }
         }
         self.reads.answered(source);

@@ -220,19 +220,18 @@ impl Queues {
         Some((u64::try_from(holds).unwrap_or(0), most))
     }
 
-    /// One job more or less is in this state.
-    pub fn count(&mut self, name: &Arc<str>, state: StateKind, by: i64) {
+    /// A job of this queue went from one state to another; none is that of a job which is new or forgotten.
+    pub fn count(&mut self, name: &Arc<str>, before: Option<StateKind>, after: Option<StateKind>) {
         let queue = self.touch(name);
-        queue.counts[state as usize] += by;
-        queue.deltas[state as usize] += by;
+        for (state, by) in before.map(|state| (state, -1)).into_iter().chain(after.map(|state| (state, 1))) {
+            queue.counts[state as usize] += by;
+            queue.deltas[state as usize] += by;
+        }
     }
 
     /// What is to be written of a queue changes.
     pub fn touch(&mut self, name: &Arc<str>) -> &mut Queue {
-        if !self.queues.contains_key(name) {
-            self.queues.insert(Arc::clone(name), Queue::default());
-        }
-        let queue = self.queues.get_mut(name).unwrap_or_else(|| unreachable!("it was put there"));
+        let queue = self.queues.entry(Arc::clone(name)).or_default();
         if !queue.dirty {
             queue.dirty = true;
             self.dirty.push(Arc::clone(name));

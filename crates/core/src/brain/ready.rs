@@ -238,7 +238,7 @@ impl Ready {
     }
 
     /// Takes in the whole part of a page, which was the `last` if it was short; `keep` are those that still wait.
-    pub fn loaded(&mut self, class: ClassId, priority: Priority, last: bool, whole: &[Arc<Job>], keep: &[Arc<Job>]) {
+    pub fn loaded(&mut self, class: ClassId, priority: Priority, last: bool, whole: &[Arc<Job>], keep: &[&Arc<Job>]) {
         if let Some(entry) = self.classes.get_mut(&class) {
             whole.first().into_iter().for_each(|job| entry.learn(job));
             entry.lines[priority as usize].loaded(last, whole, keep);
@@ -432,9 +432,10 @@ impl Line {
         }
     }
 
-    fn loaded(&mut self, last: bool, whole: &[Arc<Job>], keep: &[Arc<Job>]) {
+    fn loaded(&mut self, last: bool, whole: &[Arc<Job>], keep: &[&Arc<Job>]) {
         self.reading = false;
-        self.window.extend(keep.iter().map(|job| (job.seq, job.id)));
+        // In one pass: a page is in the order of its places.
+        self.window.append(&mut keep.iter().map(|job| (job.seq, job.id)).collect());
         self.end = whole.last().map_or(self.end, |job| self.end.max(job.seq));
         self.more = (!last || self.missed.is_some()) && !planted(Defect::LineForgotten);
         let reached = match self.more {

@@ -99,7 +99,7 @@ impl Timers {
     }
 
     /// Takes in the whole part of a page, which was the `last` if it was short; `keep` are those that still hold.
-    pub fn loaded(&mut self, last: bool, whole: &[Arc<Job>], keep: &[Arc<Job>]) {
+    pub fn loaded(&mut self, last: bool, whole: &[Arc<Job>], keep: &[&Arc<Job>]) {
         self.reading = false;
         self.window.extend(keep.iter().filter_map(|job| timer_of(job)));
         self.end = self.end.max(whole.last().and_then(|job| timer_of(job)));

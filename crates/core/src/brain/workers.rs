@@ -20,7 +20,7 @@ impl Brain {
         }
         let record = WorkerRecord {
             id,
-            info: request.info,
+            info: *request.info,
             session: Some(request.session),
             incarnation: None,
             phase: Phase::Active,

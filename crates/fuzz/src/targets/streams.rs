@@ -91,7 +91,7 @@ fn brain() -> (Brain, Vec<ExecutionId>) {
     let token = WorkerToken { hash: Hash([1; 32]), worker: WORKER, expires_at: Time(WALL + 9999), used_by: None };
     brain.apply(Input::CreateToken { caller, token });
     let (token, key, session) = (Hash([1; 32]), Hash([2; 32]), Hash([3; 32]));
-    let request = Registration { token, worker: None, key, session, info: info() };
+    let request = Registration { token, worker: None, key, session, info: Box::new(info()) };
     brain.apply(Input::Register { caller, request });
     let incarnation = Incarnation(Uuid::from_u128(9));
     let hello = Hello { incarnation, info: None, held: Vec::new(), ended: Vec::new(), leaving: false };

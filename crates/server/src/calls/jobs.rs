@@ -18,6 +18,8 @@ use std::{
 use uuid::Uuid;
 
 const MAX_JOBS: usize = 10_000;
+/// Of so many jobs that come together, half are checked beside the others.
+const MANY_JOBS: usize = 2000;
 /// Jobs that are cancelled in one step.
 const STEP: usize = 1000;
 
@@ -59,8 +61,23 @@ impl Calls {
             let problem = format!("has {} jobs; it must have between 1 and {MAX_JOBS}", specs.len());
             return Err(Invalid::new("jobs", problem).into());
         }
-        let jobs = self.checked_all(specs, "jobs")?;
+        let jobs = match specs.len() < MANY_JOBS {
+            true => self.checked_all(specs, "jobs")?,
+            false => self.checked_in_halves(specs, "jobs").await?,
+        };
         self.enqueue(jobs).await
+    }
+
+    /// The same as [`Calls::checked_all`], by two processors if there are.
+    async fn checked_in_halves(&self, specs: Vec<v1::JobSpec>, field: &'static str) -> Result<Vec<NewJob>, Problem> {
+        let (mut specs, mut ids) = with_ids(specs, field)?;
+        let middle = specs.len() / 2;
+        let (rest, rest_ids, calls) = (specs.split_off(middle), ids.split_off(middle), self.clone());
+        let rest = tokio::task::spawn_blocking(move || calls.checked_as_they_are(rest, rest_ids, field, middle));
+        let mut jobs = self.checked_as_they_are(specs, ids, field, 0)?;
+        let rest = rest.await.map_err(|_| Problem::Unavailable("the server is shutting down; try again".into()))?;
+        jobs.append(&mut rest?);
+        Ok(jobs)
     }
 
     /// Stores all or none of what was checked.
@@ -100,35 +117,24 @@ impl Calls {
     }
 
     /// Jobs that come together: local names become ids.
-    pub fn checked_all(&self, mut specs: Vec<v1::JobSpec>, field: &str) -> Result<Vec<NewJob>, Invalid> {
-        let named = specs.iter().any(|spec| !spec.local_name.is_empty());
-        let within = |i: usize| move |bad: Invalid| bad.within(&format!("{field}[{i}]"));
-        if !named {
-            let jobs = specs.into_iter().enumerate();
-            return jobs.map(|(i, spec)| self.checked(spec).map_err(within(i))).collect();
+    pub fn checked_all(&self, specs: Vec<v1::JobSpec>, field: &str) -> Result<Vec<NewJob>, Invalid> {
+        let (specs, ids) = with_ids(specs, field)?;
+        self.checked_as_they_are(specs, ids, field, 0)
+    }
+
+    /// Jobs that have their ids, the first of them at this place of those that come together.
+    fn checked_as_they_are(
+        &self,
+        specs: Vec<v1::JobSpec>,
+        ids: Vec<JobId>,
+        field: &str,
+        first: usize,
+    ) -> Result<Vec<NewJob>, Invalid> {
+        let mut jobs = Vec::with_capacity(specs.len());
+        for ((spec, id), i) in specs.into_iter().zip(ids).zip(first..) {
+            jobs.push(self.checked_as(id, spec).map_err(|bad| at(field, i, bad))?);
         }
-        let mut ids: HashMap<String, (usize, JobId)> = HashMap::new();
-        for (i, spec) in specs.iter().enumerate().filter(|(_, spec)| !spec.local_name.is_empty()) {
-            if ids.insert(spec.local_name.clone(), (i, JobId(Uuid::now_v7()))).is_some() {
-                let problem = format!("'{}' is the name of another job, too", spec.local_name);
-                return Err(within(i)(Invalid::new("local_name", problem)));
-            }
-        }
-        no_cycle(&specs, &ids).map_err(|(i, bad)| within(i)(bad))?;
-        for spec in &mut specs {
-            for name in &mut spec.depends_on {
-                if let Some((_, id)) = ids.get(name) {
-                    *name = id.to_string();
-                }
-            }
-        }
-        let local: Vec<Option<JobId>> = specs.iter().map(|spec| ids.get(&spec.local_name).map(|(_, id)| *id)).collect();
-        let jobs = specs.into_iter().zip(local).enumerate();
-        let checked = jobs.map(|(i, (spec, local))| {
-            let id = local.unwrap_or_else(|| JobId(Uuid::now_v7()));
-            self.checked_as(id, spec).map_err(within(i))
-        });
-        checked.collect()
+        Ok(jobs)
     }
 
     pub async fn find(&self, id: JobId) -> Result<Job, Problem> {
@@ -303,9 +309,34 @@ pub(super) fn state(answer: Answer) -> Result<StateKind, Problem> {
     }
 }
 
+fn at(field: &str, place: usize, bad: Invalid) -> Invalid {
+    bad.within(&format!("{field}[{place}]"))
+}
+
+/// Gives jobs that come together their ids, and has them name each other by these.
+fn with_ids(mut specs: Vec<v1::JobSpec>, field: &str) -> Result<(Vec<v1::JobSpec>, Vec<JobId>), Invalid> {
+    let ids: Vec<JobId> = specs.iter().map(|_| JobId(Uuid::now_v7())).collect();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for (i, spec) in specs.iter().enumerate().filter(|(_, spec)| !spec.local_name.is_empty()) {
+        if places.insert(spec.local_name.clone(), i).is_some() {
+            let problem = format!("'{}' is the name of another job, too", spec.local_name);
+            return Err(at(field, i, Invalid::new("local_name", problem)));
+        }
+    }
+    if !places.is_empty() {
+        no_cycle(&specs, &places).map_err(|(i, bad)| at(field, i, bad))?;
+        for name in specs.iter_mut().flat_map(|spec| &mut spec.depends_on) {
+            if let Some(place) = places.get(name) {
+                *name = ids[*place].to_string();
+            }
+        }
+    }
+    Ok((specs, ids))
+}
+
 /// Whether the jobs can be put in an order in which each comes after those it depends on. If not, one that is on a cycle.
-fn no_cycle(specs: &[v1::JobSpec], ids: &HashMap<String, (usize, JobId)>) -> Result<(), (usize, Invalid)> {
-    let place = |name: &String| ids.get(name).map(|(place, _)| *place);
+fn no_cycle(specs: &[v1::JobSpec], places: &HashMap<String, usize>) -> Result<(), (usize, Invalid)> {
+    let place = |name: &String| places.get(name).copied();
     let follows_others =
         |(i, spec): (usize, &v1::JobSpec)| spec.depends_on.iter().filter_map(place).all(|place| place < i);
     // Most graphs are written down in an order in which they can run.
@@ -337,7 +368,7 @@ fn no_cycle(specs: &[v1::JobSpec], ids: &HashMap<String, (usize, JobId)>) -> Res
     if done == specs.len() {
         return Ok(());
     }
-    let i = on_a_cycle(specs, ids, &open);
+    let i = on_a_cycle(specs, places, &open);
     let name = &specs[i].local_name;
     let problem = match specs[i].depends_on.contains(name) {
         true => format!("'{name}' depends on itself"),
@@ -347,12 +378,12 @@ fn no_cycle(specs: &[v1::JobSpec], ids: &HashMap<String, (usize, JobId)>) -> Res
 }
 
 /// Walks back from any job that was never free until it meets one a second time.
-fn on_a_cycle(specs: &[v1::JobSpec], ids: &HashMap<String, (usize, JobId)>, open: &[usize]) -> usize {
+fn on_a_cycle(specs: &[v1::JobSpec], places: &HashMap<String, usize>, open: &[usize]) -> usize {
     let mut seen = HashSet::new();
     let mut at = open.iter().position(|open| *open > 0).unwrap_or(0);
     while seen.insert(at) {
-        let stuck = specs[at].depends_on.iter().filter_map(|name| ids.get(name)).find(|(place, _)| open[*place] > 0);
-        at = stuck.map_or(at, |(place, _)| *place);
+        let mut named = specs[at].depends_on.iter().filter_map(|name| places.get(name));
+        at = named.find(|place| open[**place] > 0).copied().unwrap_or(at);
     }
     at
 }

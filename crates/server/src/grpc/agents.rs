@@ -49,7 +49,7 @@ impl WorkerAgentService for Service {
             worker,
             key: secrets::hash(&key),
             session: secrets::hash(&session),
-            info,
+            info: Box::new(info),
         };
         let calls = Calls { actor: Some(Actor::worker(id, visit)), ..self.calls.clone() };
         match calls.act(id, 0, |caller| Input::Register { caller, request }).await {
@@ -145,7 +145,7 @@ impl Stream {
         let Some((hello, rest)) = self.greeting(incoming).await? else { return Ok(()) };
         self.calls.engine.heartbeat(worker);
         self.calls.engine.tell(Input::Connect { worker, connection, hello });
-        rest.into_iter().try_for_each(|event| self.take(event, outgoing))?;
+        self.take_all(rest, outgoing)?;
         let patience = self.calls.engine.shared().options.heartbeat().duration() * (MISSED_HEARTBEATS + 1);
         loop {
             let message = match tokio::time::timeout(patience, incoming.message()).await {
@@ -154,7 +154,7 @@ impl Stream {
             };
             let Some(message) = message else { return Ok(()) };
             let events = convert::events_from_wire(message).map_err(invalid)?;
-            events.into_iter().try_for_each(|event| self.take(event, outgoing))?;
+            self.take_all(events, outgoing)?;
         }
     }
 
@@ -171,21 +171,42 @@ impl Stream {
         }
     }
 
-    fn take(&self, event: FromWorker, outgoing: &Sender) -> Result<(), Status> {
+    /// In their order; what they tell of executions goes on together, as far as nothing else comes in between.
+    fn take_all(&self, events: Vec<FromWorker>, outgoing: &Sender) -> Result<(), Status> {
+        let mut reports = Vec::with_capacity(events.len());
+        for event in events {
+            self.take(event, &mut reports, outgoing)?;
+        }
+        self.report(&mut reports);
+        Ok(())
+    }
+
+    fn report(&self, reports: &mut Vec<Report>) {
+        if !reports.is_empty() {
+            self.calls.engine.reports(self.worker, std::mem::take(reports));
+        }
+    }
+
+    fn take(&self, event: FromWorker, reports: &mut Vec<Report>, outgoing: &Sender) -> Result<(), Status> {
         let worker = self.worker;
-        let report = |report| self.calls.engine.tell(Input::Report { caller: None, worker, report });
+        let is_report = |event: &FromWorker| {
+            matches!(event, FromWorker::Started { .. } | FromWorker::Progress { .. } | FromWorker::Finished(_))
+        };
+        if !is_report(&event) {
+            self.report(reports);
+        }
         match event {
             FromWorker::Hello(_) => return Err(invalid(Invalid::new("events", "hello comes once on a stream"))),
             FromWorker::Heartbeat { sent } => self.renew(sent, outgoing),
-            FromWorker::Started { execution, at } => report(Report::Started { execution, at }),
+            FromWorker::Started { execution, at } => reports.push(Report::Started { execution, at }),
             FromWorker::Progress { execution, progress, data } => {
-                report(Report::Progress { execution, progress, data: data.map(Into::into) });
+                reports.push(Report::Progress { execution, progress, data: data.map(Into::into) });
             }
-            FromWorker::Logs(chunk) => self.calls.engine.logs(worker, self.connection, chunk),
             FromWorker::Finished(finished) => {
                 let (finished, children) = self.with_children(finished);
-                report(Report::Finished(finished, children));
+                reports.push(Report::Finished(finished, children));
             }
+            FromWorker::Logs(chunk) => self.calls.engine.logs(worker, self.connection, chunk),
             // Of an old connection it says nothing about the new one.
             FromWorker::Leaving if outgoing.strong_count() == 0 => {}
             FromWorker::Leaving => self.calls.engine.tell(Input::Pause { caller: None, worker }),

@@ -46,7 +46,7 @@ impl JobExecutionService for Service {
     ) -> Result<Response<v1::QueueJobsResponse>, Status> {
         let calls = self.calls.by(request.extensions());
         let submitted = calls.submit(request.into_inner().jobs).await?;
-        let job_ids = submitted.iter().map(|job| job.id.to_string()).collect();
+        let job_ids = submitted.iter().map(|job| convert::id_text(job.id)).collect();
         let existed = (0..).zip(&submitted).filter(|(_, job)| job.existed).map(|(place, _)| place).collect();
         Ok(Response::new(v1::QueueJobsResponse { job_ids, existed }))
     }

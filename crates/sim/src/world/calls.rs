@@ -210,7 +210,8 @@ impl World {
             Ask::Register(agent) => {
                 let info = self.agents[agent].info();
                 let (key, session) = (Hash([1; 32]), Hash([2; 32]));
-                let request = Registration { token: self.token(agent), worker: None, key, session, info };
+                let request =
+                    Registration { token: self.token(agent), worker: None, key, session, info: Box::new(info) };
                 Input::Register { caller, request }
             }
             Ask::Unregister(agent) => Input::Unregister { caller, worker: self.agents[agent].id },

@@ -276,7 +276,7 @@ impl Rig {
 
 fn registration(token: Hash, capacity: Capacity) -> Registration {
     let info = WorkerInfo { capacity, ..WorkerInfo::default() };
-    Registration { token, worker: None, key: Hash([1; 32]), session: Hash([2; 32]), info }
+    Registration { token, worker: None, key: Hash([1; 32]), session: Hash([2; 32]), info: Box::new(info) }
 }
 
 fn ended(execution: ExecutionId, outcome: Outcome, at: Time) -> Finished {

@@ -103,7 +103,7 @@ impl Rig {
         self.ask(|caller| Input::CreateToken { caller, token }).expect("a token");
         let capacity = self.view(id).record.info.capacity;
         let mut request = registration(hash, capacity);
-        request.info = self.view(id).record.info;
+        request.info = Box::new(self.view(id).record.info);
         self.ask(|caller| Input::Register { caller, request })
     }
 
