@@ -403,12 +403,8 @@ impl Agent {
 
     /// Does what the session says; some of it makes the session say more.
     fn act(&mut self) {
-        loop {
-            let actions = self.state.take_actions();
-            if actions.is_empty() {
-                return;
-            }
-            actions.into_iter().for_each(|action| self.perform(action));
+        while let Some(action) = self.state.next_action() {
+            self.perform(action);
         }
     }
 
