@@ -3,13 +3,16 @@
 //! them is made.
 
 use crate::v1;
-use bytes::{Buf, Bytes};
-use prost::{DecodeError, Message};
+use bytes::{Buf, BufMut, Bytes};
+use prost::{
+    DecodeError, Message,
+    encoding::{self, WireType},
+};
 use std::{any::Any, marker::PhantomData};
 use thiserror::Error;
 use tonic::{
     Status,
-    codec::{self, DecodeBuf},
+    codec::{self, DecodeBuf, EncodeBuf},
 };
 use tonic_prost::ProstEncoder;
 
@@ -114,6 +117,74 @@ impl<U: Message + Default + 'static> codec::Decoder for Decoder<U> {
     }
 }
 
+/// A [`v1::WorkerMessage`] in its encoded form, to which one event after the other is added. What a worker has spooled is
+/// encoded already, and goes out as it is.
+#[derive(Clone, Debug, Default)]
+pub struct WorkerMessage {
+    bytes: Vec<u8>,
+    events: usize,
+}
+
+impl WorkerMessage {
+    /// The number of its field in the message.
+    const EVENTS: u32 = 1;
+
+    pub fn push(&mut self, event: &v1::WorkerEvent) {
+        encoding::message::encode(Self::EVENTS, event, &mut self.bytes);
+        self.events += 1;
+    }
+
+    pub fn push_encoded(&mut self, event: &[u8]) {
+        encoding::encode_key(Self::EVENTS, WireType::LengthDelimited, &mut self.bytes);
+        encoding::encode_varint(event.len() as u64, &mut self.bytes);
+        self.bytes.extend_from_slice(event);
+        self.events += 1;
+    }
+
+    /// How many events are in it.
+    pub fn len(&self) -> usize {
+        self.events
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.events == 0
+    }
+
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.events = 0;
+    }
+}
+
+/// The codec of the worker's side of its stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WorkerCodec;
+
+impl codec::Codec for WorkerCodec {
+    type Encode = WorkerMessage;
+    type Decode = v1::ServerMessage;
+    type Encoder = Self;
+    type Decoder = Decoder<v1::ServerMessage>;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Decoder<v1::ServerMessage> {
+        Decoder(PhantomData)
+    }
+}
+
+impl codec::Encoder for WorkerCodec {
+    type Item = WorkerMessage;
+    type Error = Status;
+
+    fn encode(&mut self, message: WorkerMessage, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put_slice(&message.bytes);
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,6 +201,20 @@ mod tests {
         let ids = vec!["0193c7a0-0000-7000-8000-000000000000".to_owned(); 200_000];
         let bytes = v1::QueueJobsResponse { job_ids: ids.clone(), existed: Vec::new() }.encode_to_vec();
         assert_eq!(decode::<v1::QueueJobsResponse>(bytes.into()).map(|answer| answer.job_ids), Ok(ids));
+    }
+
+    #[test]
+    fn a_message_is_the_same_whichever_way_its_events_were_added() {
+        use v1::worker_event::Kind;
+        let kinds = [Kind::Heartbeat(v1::Heartbeat { sent: 7 }), Kind::Leaving(v1::Leaving {})];
+        let started = v1::Started { execution_id: vec![9; 16], at_ms: 1 };
+        let kinds = kinds.into_iter().chain([Kind::Started(started)]);
+        let events: Vec<_> = kinds.map(|kind| v1::WorkerEvent { kind: Some(kind) }).collect();
+        let mut message = WorkerMessage::default();
+        events.iter().for_each(|event| message.push(event));
+        events.iter().for_each(|event| message.push_encoded(&event.encode_to_vec()));
+        let whole = v1::WorkerMessage { events: [events.clone(), events].concat() };
+        assert_eq!((message.len(), message.bytes), (6, whole.encode_to_vec()));
     }
 
     #[test]

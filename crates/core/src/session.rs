@@ -14,7 +14,7 @@ use crate::{
     time::{Elapsed, Millis, Time},
     worker::WorkerInfo,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{VecDeque, hash_map::Entry};
 
 #[cfg(test)]
 mod tests;
@@ -93,20 +93,20 @@ pub struct Session {
     lease: Elapsed,
     /// The lease ran out on this connection: what was given under it may be with others by now, whatever lease follows.
     lapsed: bool,
-    runs: BTreeMap<ExecutionId, Run>,
+    /// What runs, and what has ended and whose result is not acknowledged.
+    held: IdMap<ExecutionId, Held>,
+    /// How many of these run.
+    running: usize,
     /// Given to us while what the server no longer counts is still being stopped.
     waiting: VecDeque<Assignment>,
-    /// What the server has not acknowledged; all below `next_to_send` is under way.
-    records: BTreeMap<RecordId, Record>,
-    by_execution: IdMap<ExecutionId, VecDeque<RecordId>>,
+    /// Records that were not sent on this connection, in their order. All below `next_to_send` are under way.
+    unsent: VecDeque<Owed>,
     next_to_send: RecordId,
     in_flight: usize,
-    /// Ended executions whose result is not acknowledged.
-    ended: BTreeSet<ExecutionId>,
     leaving: Option<Leaving>,
     /// What still runs then is given back.
     release_at: Option<Elapsed>,
-    actions: Vec<Action>,
+    actions: VecDeque<Action>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,23 +122,68 @@ struct Leaving {
     for_good: bool,
 }
 
+/// An execution, and what the server has not acknowledged of it.
+#[derive(Debug, Default)]
+struct Held {
+    /// None when it has ended.
+    run: Option<Run>,
+    /// Chunks of its log, each with the number of the entry that comes after it.
+    logs: VecDeque<(Owed, u64)>,
+    result: Option<Owed>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Owed {
+    id: RecordId,
+    bytes: usize,
+}
+
 #[derive(Debug, Default)]
 struct Run {
     started_at: Option<Time>,
-    progress: Option<Progress>,
-    /// What the job's data is by its last word on it.
-    data: Option<Vec<u8>>,
+    /// Apart from the rest, because few executions report.
+    report: Option<Box<Report>>,
     /// Stopped by us in order: the server shall not count this run.
     releasing: bool,
     /// The server has given the job to others: nothing of this run interests it any more.
     dropped: bool,
 }
 
+#[derive(Debug, Default)]
+struct Report {
+    progress: Progress,
+    /// What the job's data is by its last word on it.
+    data: Option<Vec<u8>>,
+}
+
+impl Held {
+    fn ended() -> Self {
+        Self::default()
+    }
+
+    fn running() -> Self {
+        Self { run: Some(Run::default()), ..Self::default() }
+    }
+
+    fn is_dropped(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.dropped)
+    }
+
+    /// Takes all that is owed, in order.
+    fn settle(&mut self) -> impl Iterator<Item = Owed> + use<> {
+        std::mem::take(&mut self.logs).into_iter().map(|(owed, _)| owed).chain(self.result.take())
+    }
+
+    fn owed(&self) -> impl Iterator<Item = Owed> {
+        self.logs.iter().map(|(owed, _)| *owed).chain(self.result)
+    }
+}
+
 impl Session {
     /// `recovered` are the records that an earlier life left in the spool.
     pub fn new(incarnation: Incarnation, info: WorkerInfo, recovered: Vec<Record>) -> Self {
         let finished = recovered.iter().filter(|record| record.kind == RecordKind::Finished);
-        let ended = finished.map(|record| record.execution).collect();
+        let held = finished.map(|record| (record.execution, Held::ended())).collect();
         let mut session = Self {
             incarnation,
             slots: info.capacity.slots as usize,
@@ -153,16 +198,15 @@ impl Session {
             now: Elapsed(0),
             lease: Elapsed(0),
             lapsed: false,
-            runs: BTreeMap::new(),
+            held,
+            running: 0,
             waiting: VecDeque::new(),
-            ended,
-            records: BTreeMap::new(),
-            by_execution: IdMap::default(),
+            unsent: VecDeque::new(),
             next_to_send: RecordId(0),
             in_flight: 0,
             leaving: None,
             release_at: None,
-            actions: Vec::new(),
+            actions: VecDeque::new(),
         };
         recovered.into_iter().for_each(|record| session.spooled(record));
         session
@@ -170,7 +214,12 @@ impl Session {
 
     /// What is to be done, in order.
     pub fn take_actions(&mut self) -> Vec<Action> {
-        std::mem::take(&mut self.actions)
+        self.actions.drain(..).collect()
+    }
+
+    /// The first of it.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
     }
 
     pub fn next_wake(&self) -> Elapsed {
@@ -187,8 +236,9 @@ impl Session {
         self.cut();
         (self.link, self.last_heard, self.now) = (Link::Greeting(now), now, now);
         self.next_heartbeat = now + self.heartbeat;
-        let held = self.runs.keys().copied().chain(self.waiting.iter().map(|waiting| waiting.execution)).collect();
-        let ended = self.ended.iter().copied().collect();
+        let waiting = self.waiting.iter().map(|waiting| waiting.execution);
+        let held = self.executions(|held| held.run.is_some()).into_iter().chain(waiting).collect();
+        let ended = self.executions(|held| held.run.is_none());
         self.changed = false;
         self.send(FromWorker::Hello(Hello {
             incarnation: self.incarnation,
@@ -208,7 +258,16 @@ impl Session {
         self.link = Link::Down;
         if !planted(Defect::NotSentAgain) {
             (self.in_flight, self.next_to_send) = (0, RecordId(0));
+            self.unsent = self.held.values().flat_map(Held::owed).collect();
+            self.unsent.make_contiguous().sort_unstable_by_key(|owed| owed.id);
         }
+    }
+
+    /// Those of which this is true, in an order that depends on nothing else.
+    fn executions(&self, such: impl Fn(&Held) -> bool) -> Vec<ExecutionId> {
+        let mut found: Vec<_> = self.held.iter().filter(|(_, held)| such(held)).map(|(id, _)| *id).collect();
+        found.sort_unstable();
+        found
     }
 
     pub fn received(&mut self, message: ToWorker, now: Elapsed) {
@@ -230,7 +289,7 @@ impl Session {
                 self.release_at = within.map(|within| now + within);
                 self.leave(true);
             }
-            ToWorker::RestartHandler { handler } => self.actions.push(Action::RestartHandler(handler)),
+            ToWorker::RestartHandler { handler } => self.actions.push_back(Action::RestartHandler(handler)),
         }
         self.release_if_due();
         self.settle();
@@ -257,24 +316,25 @@ impl Session {
                 self.drop_execution(verdict.execution);
             }
         }
-        let mut again = Vec::new();
-        for (execution, run) in &self.runs {
-            let started = run.started_at.map(|at| FromWorker::Started { execution: *execution, at });
-            let progress = run.progress.clone();
-            let (execution, data) = (*execution, run.data.clone());
-            let progress = progress.map(|progress| FromWorker::Progress { execution, progress, data });
-            again.extend(started.into_iter().chain(progress));
+        for execution in self.executions(|held| held.run.is_some()) {
+            let Some(run) = self.held.get(&execution).and_then(|held| held.run.as_ref()) else { continue };
+            let started = run.started_at.map(|at| FromWorker::Started { execution, at });
+            let report = run.report.as_ref().map(|report| FromWorker::Progress {
+                execution,
+                progress: report.progress.clone(),
+                data: report.data.clone(),
+            });
+            self.actions.extend(started.into_iter().chain(report).map(Action::Send));
         }
-        again.into_iter().for_each(|message| self.send(message));
     }
 
     /// The server wants nothing more to do with it.
     fn drop_execution(&mut self, execution: ExecutionId) {
         self.waiting.retain(|waiting| waiting.execution != execution);
         self.forget_all(execution);
-        if let Some(run) = self.runs.get_mut(&execution) {
+        if let Some(run) = self.run(execution) {
             run.dropped = true;
-            self.actions.push(Action::Stop { execution, why: StopReason::Stale });
+            self.actions.push_back(Action::Stop { execution, why: StopReason::Stale });
         }
     }
 
@@ -289,7 +349,7 @@ impl Session {
         self.now = now;
         if self.is_up() && !self.lapsed && now >= self.lease {
             self.lapsed = true;
-            self.actions.push(Action::Reconnect);
+            self.actions.push_back(Action::Reconnect);
         }
     }
 
@@ -302,11 +362,11 @@ impl Session {
 
     fn set_lease(&mut self, until: Elapsed) {
         self.lease = until;
-        self.actions.push(Action::SetLease(until));
+        self.actions.push_back(Action::SetLease(until));
     }
 
     fn send(&mut self, message: FromWorker) {
-        self.actions.push(Action::Send(message));
+        self.actions.push_back(Action::Send(message));
     }
 
     fn send_if_up(&mut self, message: FromWorker) {
@@ -326,7 +386,7 @@ impl Session {
             return;
         }
         if now - self.last_heard >= Millis(self.heartbeat.0.saturating_mul(3)) {
-            self.actions.push(Action::Reconnect);
+            self.actions.push_back(Action::Reconnect);
         } else {
             self.send_if_up(FromWorker::Heartbeat { sent: now.0 });
         }
@@ -371,17 +431,15 @@ impl Session {
 
     fn assigned(&mut self, assignment: Assignment) {
         let id = assignment.execution;
-        let known = self.runs.contains_key(&id)
-            || self.ended.contains(&id)
-            || self.waiting.iter().any(|waiting| waiting.execution == id);
+        let known = self.held.contains_key(&id) || self.waiting.iter().any(|waiting| waiting.execution == id);
         if !known {
             self.waiting.push_back(assignment);
         }
     }
 
     fn stop(&mut self, execution: ExecutionId, why: StopReason) {
-        if self.runs.contains_key(&execution) {
-            self.actions.push(Action::Stop { execution, why });
+        if self.run(execution).is_some() {
+            self.actions.push_back(Action::Stop { execution, why });
         } else if let Some(at) = self.waiting.iter().position(|waiting| waiting.execution == execution) {
             self.waiting.remove(at);
             self.conclude(execution, Outcome::Cancelled);
@@ -389,21 +447,26 @@ impl Session {
     }
 
     fn conclude(&mut self, execution: ExecutionId, outcome: Outcome) {
-        self.ended.insert(execution);
-        self.actions.push(Action::Conclude(Finished::new(execution, outcome, Time(0))));
+        self.held.insert(execution, Held::ended());
+        self.actions.push_back(Action::Conclude(Finished::new(execution, outcome, Time(0))));
+    }
+
+    fn run(&mut self, execution: ExecutionId) -> Option<&mut Run> {
+        self.held.get_mut(&execution)?.run.as_mut()
     }
 
     pub fn started(&mut self, execution: ExecutionId, at: Time) {
-        if let Some(run) = self.runs.get_mut(&execution) {
+        if let Some(run) = self.run(execution) {
             run.started_at = Some(at);
             self.send_if_up(FromWorker::Started { execution, at });
         }
     }
 
     pub fn progress(&mut self, execution: ExecutionId, progress: Progress, data: Option<Vec<u8>>) {
-        if let Some(run) = self.runs.get_mut(&execution) {
-            run.progress = Some(progress.clone());
-            run.data = data.clone().or(run.data.take());
+        if let Some(run) = self.run(execution) {
+            let report = run.report.get_or_insert_default();
+            report.progress = progress.clone();
+            report.data = data.clone().or(report.data.take());
             self.send_if_up(FromWorker::Progress { execution, progress, data });
         }
     }
@@ -411,13 +474,15 @@ impl Session {
     /// An execution ended. The agent spools what this returns, if anything: it may differ from what the process said,
     /// and nobody wants the end of an execution that the server has dropped.
     pub fn ended(&mut self, mut finished: Finished) -> Option<Finished> {
-        let run = self.runs.remove(&finished.execution)?;
+        let held = self.held.get_mut(&finished.execution)?;
+        let run = held.run.take()?;
+        self.running -= 1;
         let well = matches!(finished.outcome, Outcome::Succeeded | Outcome::Snoozed { .. } | Outcome::Blocked { .. });
         if run.releasing && !well {
             finished.outcome = Outcome::Released;
         }
-        if !run.dropped {
-            self.ended.insert(finished.execution);
+        if run.dropped {
+            self.held.remove(&finished.execution);
         }
         self.settle();
         (!run.dropped).then_some(finished)
@@ -425,13 +490,16 @@ impl Session {
 
     /// A record is in the spool.
     pub fn spooled(&mut self, record: Record) {
-        let running = self.runs.get(&record.execution).is_some_and(|run| !run.dropped);
-        if !running && !self.ended.contains(&record.execution) {
-            self.actions.push(Action::Forget(record.id));
-            return;
+        let owed = Owed { id: record.id, bytes: record.bytes };
+        match (self.held.get_mut(&record.execution).filter(|held| !held.is_dropped()), record.kind) {
+            (Some(held), RecordKind::Logs { end }) => held.logs.push_back((owed, end)),
+            (Some(held @ Held { result: None, .. }), RecordKind::Finished) => held.result = Some(owed),
+            _ => {
+                self.actions.push_back(Action::Forget(record.id));
+                return;
+            }
         }
-        self.by_execution.entry(record.execution).or_default().push_back(record.id);
-        self.records.insert(record.id, record);
+        self.unsent.push_back(owed);
         self.settle();
     }
 
@@ -441,30 +509,30 @@ impl Session {
     }
 
     fn forget_logs(&mut self, ack: LogAck) {
-        while let Some(id) = self.by_execution.get(&ack.execution).and_then(|ids| ids.front()).copied()
-            && let Some(Record { kind: RecordKind::Logs { end }, .. }) = self.records.get(&id)
-            && *end <= ack.entries
+        while let Some(held) = self.held.get_mut(&ack.execution)
+            && let Some((owed, _)) = held.logs.pop_front_if(|(_, end)| *end <= ack.entries)
         {
-            self.by_execution.get_mut(&ack.execution).map(VecDeque::pop_front);
-            self.forget(id);
+            self.forget(owed);
         }
     }
 
     /// Nothing of an execution is owed any more.
     fn forget_all(&mut self, execution: ExecutionId) {
-        self.ended.remove(&execution);
-        for id in self.by_execution.remove(&execution).unwrap_or_default() {
-            self.forget(id);
+        let Entry::Occupied(mut held) = self.held.entry(execution) else { return };
+        let owed = held.get_mut().settle();
+        if held.get().run.is_none() {
+            held.remove();
         }
+        owed.for_each(|owed| self.forget(owed));
     }
 
-    fn forget(&mut self, id: RecordId) {
-        if let Some(record) = self.records.remove(&id) {
-            if id < self.next_to_send {
-                self.in_flight -= record.bytes;
-            }
-            self.actions.push(Action::Forget(id));
+    fn forget(&mut self, owed: Owed) {
+        if owed.id < self.next_to_send {
+            self.in_flight -= owed.bytes;
+        } else if let Ok(at) = self.unsent.binary_search_by_key(&owed.id, |unsent| unsent.id) {
+            self.unsent.remove(at);
         }
+        self.actions.push_back(Action::Forget(owed.id));
     }
 
     // ---- leaving ------------------------------------------------------------------------------------------------
@@ -482,9 +550,11 @@ impl Session {
     /// The same, but stops what runs and gives it back.
     pub fn release(&mut self) {
         self.leave(false);
-        for (execution, run) in &mut self.runs {
-            run.releasing = true;
-            self.actions.push(Action::Stop { execution: *execution, why: StopReason::Cancelled });
+        for execution in self.executions(|held| held.run.is_some()) {
+            if let Some(run) = self.run(execution) {
+                run.releasing = true;
+            }
+            self.actions.push_back(Action::Stop { execution, why: StopReason::Cancelled });
         }
     }
 
@@ -497,12 +567,12 @@ impl Session {
     }
 
     pub fn runs_nothing(&self) -> bool {
-        self.runs.is_empty() && self.waiting.is_empty()
+        self.running == 0 && self.waiting.is_empty()
     }
 
     /// Whether something runs, or the server has not acknowledged all that has ended.
     pub fn owes(&self) -> bool {
-        !self.runs_nothing() || !self.records.is_empty() || !self.ended.is_empty()
+        !self.held.is_empty() || !self.waiting.is_empty()
     }
 
     // ---- what follows from all of it ------------------------------------------------------------------------------
@@ -519,7 +589,7 @@ impl Session {
             && !matches!(self.link, Link::Greeting(_))
             && !self.owes()
         {
-            self.actions.push(Action::Exit { for_good });
+            self.actions.push_back(Action::Exit { for_good });
         }
     }
 
@@ -531,11 +601,12 @@ impl Session {
         }
         while !self.lapsed
             && self.now < self.lease
-            && self.runs.len() < self.slots
+            && self.running < self.slots
             && let Some(assignment) = self.waiting.pop_front()
         {
-            self.runs.insert(assignment.execution, Run::default());
-            self.actions.push(Action::Run(assignment));
+            self.held.insert(assignment.execution, Held::running());
+            self.running += 1;
+            self.actions.push_back(Action::Run(assignment));
         }
     }
 
@@ -543,13 +614,11 @@ impl Session {
         if !self.is_up() {
             return;
         }
-        for (id, record) in self.records.range(self.next_to_send..) {
-            if self.in_flight > 0 && self.in_flight + record.bytes > SEND_WINDOW {
-                break;
-            }
+        let room = |in_flight: usize, owed: &Owed| in_flight == 0 || in_flight + owed.bytes <= SEND_WINDOW;
+        while let Some(Owed { id, bytes }) = self.unsent.pop_front_if(|owed| room(self.in_flight, owed)) {
             self.next_to_send = RecordId(id.0 + 1);
-            self.in_flight += record.bytes;
-            self.actions.push(Action::SendRecord(*id));
+            self.in_flight += bytes;
+            self.actions.push_back(Action::SendRecord(id));
         }
     }
 }

@@ -9,16 +9,16 @@ use crate::{
     spool::{Entry, Spool},
 };
 use futures::future::{BoxFuture, FutureExt};
-use hodei_api::{convert, v1};
+use hodei_api::{convert, v1, wire::WorkerMessage};
 use hodei_core::{
-    id::{ExecutionId, Incarnation, WorkerId},
+    id::{ExecutionId, IdMap, Incarnation, WorkerId},
     protocol::{Assignment, FromWorker},
     session::{Action, Session},
     time::{Elapsed, Time},
     worker::WorkerInfo,
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs::File,
     io,
     path::{Path, PathBuf},
@@ -198,8 +198,8 @@ async fn live(
         spool,
         budget,
         stream: None,
-        outgoing: Vec::new(),
-        starts: BTreeMap::new(),
+        outgoing: WorkerMessage::default(),
+        starts: IdMap::default(),
         last_sent: Instant::now(),
         pace: PACE,
         ending: None,
@@ -243,10 +243,10 @@ struct Agent {
     spool: Spool,
     budget: Arc<Semaphore>,
     stream: Option<Stream>,
-    outgoing: Vec<v1::WorkerEvent>,
+    outgoing: WorkerMessage,
     /// Starts that have not been told yet. What ends before the next message goes needs no word of its start: its end
     /// says when that was.
-    starts: BTreeMap<ExecutionId, Time>,
+    starts: IdMap<ExecutionId, Time>,
     last_sent: Instant,
     /// How long the next message waits for company from then on.
     pace: Duration,
@@ -403,12 +403,8 @@ impl Agent {
 
     /// Does what the session says; some of it makes the session say more.
     fn act(&mut self) {
-        loop {
-            let actions = self.state.take_actions();
-            if actions.is_empty() {
-                return;
-            }
-            actions.into_iter().for_each(|action| self.perform(action));
+        while let Some(action) = self.state.next_action() {
+            self.perform(action);
         }
     }
 
@@ -417,10 +413,10 @@ impl Agent {
             Action::Send(FromWorker::Started { execution, at }) => _ = self.starts.insert(execution, at),
             Action::Send(message) => {
                 self.tell_starts();
-                self.outgoing.push(v1::WorkerEvent { kind: Some(convert::to_server(message)) });
+                self.say(message);
             }
             Action::SendRecord(id) => match self.spool.read(id) {
-                Ok(event) => self.outgoing.push(event),
+                Ok(event) => self.outgoing.push_encoded(&event),
                 Err(error) => tracing::error!(%error, "a spooled record cannot be read back"),
             },
             Action::Forget(id) => self.budget.add_permits(self.spool.forget(id)),
@@ -477,18 +473,21 @@ impl Agent {
         }
         self.tell_starts();
         if let Some(stream) = self.stream.as_ref().filter(|_| !self.outgoing.is_empty()) {
-            let events = std::mem::take(&mut self.outgoing);
-            self.pace = if events.len() < CROWD { PACE } else { CROWDED_PACE };
-            _ = stream.outgoing.send(v1::WorkerMessage { events });
+            let message = std::mem::take(&mut self.outgoing);
+            self.pace = if message.len() < CROWD { PACE } else { CROWDED_PACE };
+            _ = stream.outgoing.send(message);
             self.last_sent = Instant::now();
         }
     }
 
     fn tell_starts(&mut self) {
         for (execution, at) in std::mem::take(&mut self.starts) {
-            let started = convert::to_server(FromWorker::Started { execution, at });
-            self.outgoing.push(v1::WorkerEvent { kind: Some(started) });
+            self.say(FromWorker::Started { execution, at });
         }
+    }
+
+    fn say(&mut self, message: FromWorker) {
+        self.outgoing.push(&v1::WorkerEvent { kind: Some(convert::to_server(message)) });
     }
 
     /// The session says again what must be said when there is a new stream.
@@ -524,8 +523,7 @@ impl Agent {
         if for_good {
             link::unregister(&self.connect, &self.session, "drained").await?;
         } else if let Some(stream) = self.stream.take() {
-            let events = std::mem::take(&mut self.outgoing);
-            let last = stream.finish(v1::WorkerMessage { events });
+            let last = stream.finish(std::mem::take(&mut self.outgoing));
             let late = tokio::time::timeout(FAREWELL, last).await.unwrap_or_default();
             self.state.disconnected();
             late.into_iter().for_each(|message| self.take_message(message));

@@ -16,16 +16,28 @@ use tokio::{
 /// Entries wait at most this long for more to share their chunk.
 const LINGER: Duration = Duration::from_millis(20);
 
+/// Where whatever runs tells of itself.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    pub events: mpsc::UnboundedSender<ExecutorEvent>,
+    /// See [`crate::executor::ExecutorConfig::log_budget`].
+    pub budget: Arc<Semaphore>,
+    /// True when nobody gives budget back any more.
+    pub shutdown: watch::Receiver<bool>,
+}
+
+impl Sink {
+    pub(crate) fn tell(&self, event: ExecutorEvent) {
+        _ = self.events.send(event);
+    }
+}
+
 /// Where the entries of one execution go.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     job: JobId,
     execution: ExecutionId,
-    events: mpsc::UnboundedSender<ExecutorEvent>,
-    /// See [`crate::executor::ExecutorConfig::log_budget`].
-    budget: Arc<Semaphore>,
-    /// True when nobody gives budget back any more.
-    shutdown: watch::Receiver<bool>,
+    sink: Arc<Sink>,
     encoder: Encoder,
     /// The number of the next entry that is not in a chunk yet.
     next: u64,
@@ -34,15 +46,9 @@ pub(crate) struct Chunks {
 }
 
 impl Chunks {
-    pub(crate) fn new(
-        job: JobId,
-        execution: ExecutionId,
-        events: mpsc::UnboundedSender<ExecutorEvent>,
-        budget: Arc<Semaphore>,
-        shutdown: watch::Receiver<bool>,
-    ) -> Self {
+    pub(crate) fn new(job: JobId, execution: ExecutionId, sink: Arc<Sink>) -> Self {
         let (encoder, next, last_emit, emit_at) = (Encoder::default(), 0, None, None);
-        Self { job, execution, events, budget, shutdown, encoder, next, last_emit, emit_at }
+        Self { job, execution, sink, encoder, next, last_emit, emit_at }
     }
 
     /// The number of entries in all chunks so far.
@@ -85,13 +91,14 @@ impl Chunks {
         }
         let (data, count) = self.encoder.finish();
         let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let mut shutdown = self.sink.shutdown.clone();
         select! {
-            permit = self.budget.acquire_many(bytes) => if let Ok(permit) = permit { permit.forget() },
-            _ = self.shutdown.wait_for(|shutdown| *shutdown) => {}
+            permit = self.sink.budget.acquire_many(bytes) => if let Ok(permit) = permit { permit.forget() },
+            _ = shutdown.wait_for(|shutdown| *shutdown) => {}
         }
         let chunk = LogChunk { job: self.job, execution: self.execution, first: self.next, count, data: data.into() };
         self.next = chunk.end();
         self.last_emit = Some(Instant::now());
-        _ = self.events.send(ExecutorEvent::Logs(chunk));
+        self.sink.tell(ExecutorEvent::Logs(chunk));
     }
 }

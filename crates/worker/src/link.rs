@@ -5,6 +5,7 @@ use futures::future::BoxFuture;
 use hodei_api::{
     convert,
     v1::{self, worker_agent_service_client::WorkerAgentServiceClient as Client},
+    wire::{WorkerCodec, WorkerMessage},
 };
 use hodei_core::{id::WorkerId, worker::WorkerInfo};
 use std::{error::Error, io, sync::Arc, time::Duration};
@@ -13,6 +14,8 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{
     Code, Request, Status, Streaming,
+    client::Grpc,
+    codegen::http::uri::PathAndQuery,
     metadata::{Ascii, MetadataValue},
     transport::Channel,
 };
@@ -20,6 +23,8 @@ use tonic::{
 /// Makes a channel to the server; called again for every connection.
 pub type Connect = Arc<dyn Fn() -> BoxFuture<'static, Result<Channel, LinkError>> + Send + Sync>;
 
+/// Called by its name, because what goes into it is encoded already.
+const WORKER_STREAM: &str = "/hodei.v1.WorkerAgentService/WorkerStream";
 const MAX_MESSAGE: usize = 64 << 20;
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
@@ -44,14 +49,14 @@ pub enum LinkError {
 
 /// An open stream.
 pub struct Stream {
-    pub outgoing: mpsc::UnboundedSender<v1::WorkerMessage>,
+    pub outgoing: mpsc::UnboundedSender<WorkerMessage>,
     pub incoming: Streaming<v1::ServerMessage>,
 }
 
 impl Stream {
     /// Says the last of it, and waits until the server has heard all. Returns what the server had sent before.
-    pub async fn finish(mut self, last: v1::WorkerMessage) -> Vec<v1::ServerMessage> {
-        if !last.events.is_empty() {
+    pub async fn finish(mut self, last: WorkerMessage) -> Vec<v1::ServerMessage> {
+        if !last.is_empty() {
             _ = self.outgoing.send(last);
         }
         drop(self.outgoing);
@@ -166,8 +171,11 @@ pub async fn open(connect: Connect, session: String) -> Result<Stream, LinkError
 async fn try_open(connect: &Connect, session: &str) -> Result<Stream, LinkError> {
     let (outgoing, messages) = mpsc::unbounded_channel();
     let request = with_session(UnboundedReceiverStream::new(messages), session)?;
-    let mut client = Client::new(connect().await?).max_decoding_message_size(MAX_MESSAGE);
-    let incoming = client.worker_stream(request).await.map_err(problem)?.into_inner();
+    let mut client = Grpc::new(connect().await?).max_decoding_message_size(MAX_MESSAGE);
+    let not_ready = |error| problem(Status::unknown(format!("the channel is not ready: {error}")));
+    client.ready().await.map_err(not_ready)?;
+    let path = PathAndQuery::from_static(WORKER_STREAM);
+    let incoming = client.streaming(request, path, WorkerCodec).await.map_err(problem)?.into_inner();
     Ok(Stream { outgoing, incoming })
 }
 

@@ -5,7 +5,7 @@
 
 use hodei_api::{convert, v1};
 use hodei_core::{
-    id::ExecutionId,
+    id::{ExecutionId, IdMap},
     protocol::{Finished, FromWorker, LogChunk},
     session::{Record, RecordId, RecordKind},
     state::{Failure, FailureKind, Outcome},
@@ -13,7 +13,8 @@ use hodei_core::{
 };
 use prost::Message;
 use std::{
-    collections::{BTreeMap, HashMap},
+    borrow::Cow,
+    collections::BTreeMap,
     fs::{self, File, OpenOptions},
     io::{self, Read},
     os::unix::fs::{FileExt, OpenOptionsExt},
@@ -33,12 +34,10 @@ const MAX_NUMBER: u64 = u64::MAX / 2;
 pub struct Spool {
     folder: PathBuf,
     segments: BTreeMap<u64, Segment>,
-    places: HashMap<RecordId, Place>,
+    places: IdMap<RecordId, Place>,
     next: u64,
     /// Appended, not written yet.
     buffer: Vec<u8>,
-    /// Records that were made lately and not sent yet: most are sent at once and never read back.
-    fresh: HashMap<RecordId, v1::WorkerEvent>,
 }
 
 /// What can be spooled.
@@ -73,10 +72,9 @@ impl Spool {
         let mut spool = Self {
             folder: folder.to_owned(),
             segments: BTreeMap::new(),
-            places: HashMap::new(),
+            places: IdMap::default(),
             next: 1,
             buffer: Vec::new(),
-            fresh: HashMap::new(),
         };
         let mut records = spool.recover()?;
         spool.begin_segment()?;
@@ -112,7 +110,6 @@ impl Spool {
         if let Some(segment) = self.segments.get_mut(&segment) {
             segment.owed += 1;
         }
-        self.fresh.insert(id, event);
         Record { id, execution, kind, bytes: length }
     }
 
@@ -130,26 +127,22 @@ impl Spool {
         if full { self.begin_segment() } else { Ok(()) }
     }
 
-    /// A record as it is sent.
-    pub fn read(&mut self, id: RecordId) -> io::Result<v1::WorkerEvent> {
-        if let Some(event) = self.fresh.remove(&id) {
-            return Ok(event);
-        }
+    /// A record as it is sent: an event in its encoded form. Most are sent before they are written, and never read back.
+    pub fn read(&self, id: RecordId) -> io::Result<Cow<'_, [u8]>> {
         let place = self.places.get(&id).ok_or(io::ErrorKind::NotFound)?;
         let segment = self.segments.get(&place.segment).ok_or(io::ErrorKind::NotFound)?;
         if place.at >= segment.length {
             let from = (place.at - segment.length) as usize;
             let bytes = self.buffer.get(from..from + place.length).ok_or(io::ErrorKind::UnexpectedEof)?;
-            return v1::WorkerEvent::decode(bytes).map_err(io::Error::other);
+            return Ok(bytes.into());
         }
         let mut bytes = vec![0; place.length];
         segment.file.read_exact_at(&mut bytes, place.at)?;
-        v1::WorkerEvent::decode(&bytes[..]).map_err(io::Error::other)
+        Ok(bytes.into())
     }
 
     /// Drops a record, and returns the bytes that its job's output may use again.
     pub fn forget(&mut self, id: RecordId) -> usize {
-        self.fresh.remove(&id);
         let Some(place) = self.places.remove(&id) else { return 0 };
         let current = self.segments.last_key_value().map(|(number, _)| *number);
         if let Some(segment) = self.segments.get_mut(&place.segment) {

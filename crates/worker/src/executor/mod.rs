@@ -26,7 +26,10 @@ pub(crate) use program::{SCRATCH, inherited};
 pub(crate) use service::{ServiceCommand, ServicePipes, ServiceSlot};
 pub(crate) use tail::Tail;
 
-use crate::guardian::{GuardianCommand, GuardianProcess, Isolation};
+use crate::{
+    chunks::Sink,
+    guardian::{GuardianCommand, GuardianProcess, Isolation},
+};
 use hodei_core::{
     id::{ExecutionId, WorkerId},
     job::Progress,
@@ -112,7 +115,7 @@ pub struct Executor {
 struct Shared {
     config: ExecutorConfig,
     account: Account,
-    events: mpsc::UnboundedSender<ExecutorEvent>,
+    sink: Arc<Sink>,
     orders: mpsc::UnboundedSender<Order>,
     lease: watch::Sender<Option<Elapsed>>,
     /// Counts the guardians that have become ready.
@@ -178,14 +181,17 @@ impl Executor {
         let supervisor = Some(runtime.spawn(supervisor.run()));
         let places = Places { free: (0..config.slots).collect(), taken: HashMap::new(), services: 0 };
         let environment = if config.pass_environment { program::inherited() } else { BTreeMap::new() };
+        let budget = Arc::clone(&config.log_budget);
+        let shutdown = watch::Sender::new(false);
+        let sink = Arc::new(Sink { events, budget, shutdown: shutdown.subscribe() });
         let shared = Arc::new(Shared {
             config,
             account: Account::of_this_process(environment),
-            events,
+            sink,
             orders,
             lease,
             generation,
-            shutdown: watch::Sender::new(false),
+            shutdown,
             places: Mutex::new(places),
         });
         let slots = Arc::new(Mutex::new(Slots { tasks: Vec::new(), supervisor, runtime }));

@@ -14,7 +14,7 @@ use super::{
     tail::Tail,
 };
 use crate::{
-    chunks::Chunks,
+    chunks::{Chunks, Sink},
     guardian::message::{self, Control, Ended, Report, Start, StartError, Stopped},
 };
 use hodei_core::{
@@ -95,7 +95,7 @@ impl SlotTask {
             Err(failure) => Finished::new(execution, Outcome::Failed(failure), wall()),
         };
         self.shared.release(execution, self.index);
-        _ = self.shared.events.send(ExecutorEvent::Ended(finished));
+        self.shared.sink.tell(ExecutorEvent::Ended(finished));
         if let Some(folder) = &mut self.folder
             && let Err(error) = folder.tidy().await
         {
@@ -128,9 +128,8 @@ impl SlotTask {
             .map_err(|error| program::not_started(format!("the job could not be handed to the guardian: {error}")))?;
         drop(fds);
 
-        let (events, budget) = (shared.events.clone(), shared.config.log_budget.clone());
-        let (execution, shutdown) = (assignment.execution, shared.shutdown.subscribe());
-        let chunks = Chunks::new(assignment.job, execution, events, budget, shutdown);
+        let execution = assignment.execution;
+        let chunks = Chunks::new(assignment.job, execution, Arc::clone(&shared.sink));
         let output = Output { execution, chunks, errors: Tail::default() };
         let stdout = Stream::new(stdout, false, masks.as_ref());
         let stderr = Stream::new(stderr, true, masks.as_ref());
@@ -173,14 +172,14 @@ impl SlotTask {
                         watch.started(at);
                         phases.sign();
                         phases.live.notify_one();
-                        _ = shared.events.send(ExecutorEvent::Started { execution: watch.execution, at });
+                        shared.sink.tell(ExecutorEvent::Started { execution: watch.execution, at });
                         watch.due_stop()
                     }
                     Some(Report::NotStarted(error)) => break End::NotStarted(error),
                     Some(Report::Ended(ended)) => {
                         if watch.started_at.is_none() {
                             watch.started(ended.started);
-                            _ = shared.events.send(ExecutorEvent::Started { execution: watch.execution, at: ended.started });
+                            shared.sink.tell(ExecutorEvent::Started { execution: watch.execution, at: ended.started });
                         }
                         break End::Ended(ended)
                     }
@@ -204,7 +203,7 @@ impl SlotTask {
                 }
                 () = sleep_until(watch.progress_due()), if watch.may_report() => {
                     if let Some(progress) = watch.progress.take() {
-                        watch.report(&shared.events, progress);
+                        watch.report(&shared.sink, progress);
                     }
                     None
                 }
@@ -217,7 +216,7 @@ impl SlotTask {
         // The runtime may not have heard yet that there is more.
         watch.read_progress(reports, |reports, bytes| Ok(rustix::io::read(reports, bytes)?));
         if let Some(progress) = watch.progress.finish() {
-            watch.report(&shared.events, progress);
+            watch.report(&shared.sink, progress);
         }
         if matches!(end, End::Lost) {
             self.line.close();
@@ -348,11 +347,11 @@ impl Watch {
         }
     }
 
-    fn report(&self, events: &mpsc::UnboundedSender<ExecutorEvent>, mut progress: hodei_core::job::Progress) {
+    fn report(&self, sink: &Sink, mut progress: hodei_core::job::Progress) {
         if let Some(masks) = &self.masks {
             progress.message = String::from_utf8_lossy(&masks.apply(progress.message.as_bytes())).into_owned();
         }
-        _ = events.send(ExecutorEvent::Progress { execution: self.execution, progress, data: None });
+        sink.tell(ExecutorEvent::Progress { execution: self.execution, progress, data: None });
     }
 
     fn outcome(&self, end: &End, start: &Start) -> Outcome {

@@ -2,7 +2,7 @@
 
 use super::{Done, Handler, Handlers, Task, TaskResult, task::Why};
 use crate::{
-    chunks::Chunks,
+    chunks::Sink,
     end::{check_children, fatal},
     executor::{ExecutorEvent, Masks, boottime, wall},
 };
@@ -36,8 +36,7 @@ type Running = Arc<Mutex<IdMap<ExecutionId, Task>>>;
 pub(crate) struct Tasks {
     handlers: Handlers,
     runtime: Handle,
-    events: mpsc::UnboundedSender<ExecutorEvent>,
-    budget: Arc<Semaphore>,
+    sink: Arc<Sink>,
     running: Running,
     lease: watch::Sender<Elapsed>,
     shutdown: watch::Sender<bool>,
@@ -55,7 +54,8 @@ impl Tasks {
         if !handlers.is_empty() {
             runtime.spawn(keep_lease(lease.subscribe(), Arc::clone(&running)));
         }
-        Self { handlers, runtime, events, budget, running, lease, shutdown }
+        let sink = Arc::new(Sink { events, budget, shutdown: shutdown.subscribe() });
+        Self { handlers, runtime, sink, running, lease, shutdown }
     }
 
     /// The process that does this task, if a command does.
@@ -77,15 +77,13 @@ impl Tasks {
                 return;
             }
         };
-        let (events, budget) = (self.events.clone(), Arc::clone(&self.budget));
-        let chunks = Chunks::new(assignment.job, execution, events.clone(), budget, self.shutdown.subscribe());
-        let task = Task::new(assignment, task_type, masks, events.clone(), chunks);
+        let task = Task::new(assignment, task_type, masks, Arc::clone(&self.sink));
         lock(&self.running).insert(execution, task.clone());
         let running = Arc::clone(&self.running);
         self.runtime.spawn(async move {
-            let finished = execute(&handler, task, &events).await;
+            let finished = execute(&handler, &task).await;
             lock(&running).remove(&execution);
-            _ = events.send(ExecutorEvent::Ended(finished));
+            task.tell(ExecutorEvent::Ended(finished));
         });
     }
 
@@ -97,7 +95,7 @@ impl Tasks {
     fn refuse(&self, execution: ExecutionId, kind: FailureKind, problem: String) {
         let outcome = Outcome::Failed(Failure::new(kind, problem));
         let finished = Finished::new(execution, outcome, wall());
-        _ = self.events.send(ExecutorEvent::Ended(finished));
+        self.sink.tell(ExecutorEvent::Ended(finished));
     }
 
     /// False if it is not one of the tasks that run.
@@ -140,13 +138,13 @@ async fn keep_lease(mut lease: watch::Receiver<Elapsed>, running: Running) {
     }
 }
 
-async fn execute(handler: &Handler, task: Task, events: &mpsc::UnboundedSender<ExecutorEvent>) -> Finished {
+async fn execute(handler: &Handler, task: &Task) -> Finished {
     let (execution, started_at) = (task.execution_id(), wall());
-    _ = events.send(ExecutorEvent::Started { execution, at: started_at });
+    task.tell(ExecutorEvent::Started { execution, at: started_at });
     let work = AssertUnwindSafe(async { handler(task.clone()).await }).catch_unwind();
-    let (outcome, result) = supervise(work, &task).await;
+    let (outcome, result) = supervise(work, task).await;
     let (data, mut children) = task.leavings();
-    let outcome = checked(outcome, &task, &mut children);
+    let outcome = checked(outcome, task, &mut children);
     let log_entries = task.close_log().await;
     let started_at = Some(started_at);
     Finished { started_at, log_entries, result, data, children, ..Finished::new(execution, outcome, wall()) }

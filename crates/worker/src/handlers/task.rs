@@ -2,7 +2,7 @@
 
 use super::{TaskError, run::is_json};
 use crate::{
-    chunks::Chunks,
+    chunks::{Chunks, Sink},
     executor::{ExecutorEvent, Masks, data_of, wall},
 };
 use hodei_api::{
@@ -23,7 +23,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::{
-    sync::{Mutex, mpsc, watch},
+    sync::{Mutex, Notify},
     time::{Instant, sleep_until},
 };
 
@@ -40,10 +40,11 @@ struct Shared {
     assignment: Assignment,
     task_type: Arc<str>,
     masks: Option<Arc<Masks>>,
-    events: mpsc::UnboundedSender<ExecutorEvent>,
-    stop: watch::Sender<Option<Stop>>,
+    sink: Arc<Sink>,
     log: Mutex<Chunks>,
     said: SyncMutex<Said>,
+    stop: SyncMutex<Option<Stop>>,
+    stop_changed: Notify,
 }
 
 /// What the handler has said so far.
@@ -106,17 +107,12 @@ impl Why {
 }
 
 impl Task {
-    pub(super) fn new(
-        assignment: Assignment,
-        task_type: Arc<str>,
-        masks: Option<Arc<Masks>>,
-        events: mpsc::UnboundedSender<ExecutorEvent>,
-        log: Chunks,
-    ) -> Self {
-        let (stop, log) = (watch::Sender::new(None), Mutex::new(log));
+    pub(super) fn new(assignment: Assignment, task_type: Arc<str>, masks: Option<Arc<Masks>>, sink: Arc<Sink>) -> Self {
+        let log = Mutex::new(Chunks::new(assignment.job, assignment.execution, Arc::clone(&sink)));
+        let (stop, stop_changed) = (SyncMutex::new(None), Notify::new());
         let said = Said { progress: Progress::default(), data: None, children: Vec::new(), sign: Instant::now() };
         let said = SyncMutex::new(said);
-        Self { shared: Arc::new(Shared { assignment, task_type, masks, events, stop, log, said }) }
+        Self { shared: Arc::new(Shared { assignment, task_type, masks, sink, log, said, stop, stop_changed }) }
     }
 
     pub fn job_id(&self) -> JobId {
@@ -242,7 +238,11 @@ impl Task {
 
     fn report(&self, progress: Progress, data: Option<Vec<u8>>) {
         let execution = self.execution_id();
-        _ = self.shared.events.send(ExecutorEvent::Progress { execution, progress, data });
+        self.tell(ExecutorEvent::Progress { execution, progress, data });
+    }
+
+    pub(super) fn tell(&self, event: ExecutorEvent) {
+        self.shared.sink.tell(event);
     }
 
     /// Adds lines to the job's log. Waits while too much of it has not reached the server yet.
@@ -257,7 +257,7 @@ impl Task {
 
     /// Whether it has been asked to stop.
     pub fn is_stopping(&self) -> bool {
-        self.shared.stop.borrow().is_some()
+        self.stop_so_far().is_some()
     }
 
     /// Ends when it is asked to stop. After the job's grace the handler is dropped.
@@ -267,22 +267,33 @@ impl Task {
 
     /// Notes why it must end. The first reason stays; a later one may only hasten the end.
     pub(super) fn stop(&self, why: Why) {
-        self.shared.stop.send_modify(|stop| {
-            let stop = stop.get_or_insert(Stop { why, now: false });
-            stop.now |= why.is_urgent();
-        });
+        self.stop_so_far().get_or_insert(Stop { why, now: false }).now |= why.is_urgent();
+        self.shared.stop_changed.notify_waiters();
+    }
+
+    fn stop_so_far(&self) -> MutexGuard<'_, Option<Stop>> {
+        self.shared.stop.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) async fn stopped(&self) -> Why {
-        let mut stops = self.shared.stop.subscribe();
-        let stop = stops.wait_for(Option::is_some).await.ok().and_then(|stop| *stop);
-        stop.map_or(Why::Shutdown, |stop| stop.why)
+        self.stopped_if(|_| true).await.why
     }
 
     /// Ends when there is no time left for a polite end.
     pub(super) async fn stopped_now(&self) {
-        let mut stops = self.shared.stop.subscribe();
-        _ = stops.wait_for(|stop| stop.is_some_and(|stop| stop.now)).await;
+        self.stopped_if(|stop| stop.now).await;
+    }
+
+    async fn stopped_if(&self, such: impl Fn(&Stop) -> bool) -> Stop {
+        loop {
+            // It hears of all that changes from here on.
+            let changed = self.shared.stop_changed.notified();
+            let stop = *self.stop_so_far();
+            if let Some(stop) = stop.filter(&such) {
+                return stop;
+            }
+            changed.await;
+        }
     }
 
     pub(super) fn timeouts(&self) -> Timeouts {

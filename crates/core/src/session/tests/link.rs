@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::{prelude::*, test_runner::RngSeed};
+use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
 enum Step {
