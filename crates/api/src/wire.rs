@@ -207,7 +207,7 @@ mod tests {
     fn a_message_is_the_same_whichever_way_its_events_were_added() {
         use v1::worker_event::Kind;
         let kinds = [Kind::Heartbeat(v1::Heartbeat { sent: 7 }), Kind::Leaving(v1::Leaving {})];
-        let started = v1::Started { execution_id: vec![9; 16], at_ms: 1 };
+        let started = v1::Started { execution_id: vec![9; 16].into(), at_ms: 1 };
         let kinds = kinds.into_iter().chain([Kind::Started(started)]);
         let events: Vec<_> = kinds.map(|kind| v1::WorkerEvent { kind: Some(kind) }).collect();
         let mut message = WorkerMessage::default();
