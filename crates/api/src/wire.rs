@@ -117,8 +117,8 @@ impl<U: Message + Default + 'static> codec::Decoder for Decoder<U> {
     }
 }
 
-/// A [`v1::WorkerMessage`] in its encoded form, to which one event after the other is added. What a worker has spooled is
-/// encoded already, and goes out as it is.
+/// A [`v1::WorkerMessage`] in its encoded form, to which one event after the other is added. What a worker has spooled
+/// is encoded already, and goes out as it is.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerMessage {
     bytes: Vec<u8>,

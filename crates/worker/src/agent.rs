@@ -276,6 +276,8 @@ impl Agent {
                 Happening::Event(None) => return Ok(()),
                 Happening::Event(Some(event)) => {
                     self.take_event(event);
+                    // Others that are ready have more to tell. What is taken together is written and sent together.
+                    tokio::task::yield_now().await;
                     for _ in 0..BATCH {
                         let Ok(event) = events.try_recv() else { break };
                         self.take_event(event);
