@@ -3,7 +3,7 @@
 use crate::random::Random;
 use hodei_api::v1;
 use serde::{Deserialize, Serialize};
-use std::{collections::HashMap, path::Path};
+use std::{collections::BTreeMap, path::Path};
 
 pub const QUEUE: &str = "chaos";
 /// Long enough that it never ends by itself while anybody looks.
@@ -94,7 +94,7 @@ impl Order {
             queue: QUEUE.into(),
             work: Some(v1::Work { kind: Some(v1::work::Kind::Shell(shell)) }),
             priority: self.priority,
-            environment: HashMap::from([("CHAOS_TAG".to_owned(), self.tag.clone())]),
+            environment: BTreeMap::from([("CHAOS_TAG".to_owned(), self.tag.clone())]),
             retry: Some(v1::RetryPolicy {
                 max_attempts: Some(self.max_attempts),
                 delay_ms: Some(100),

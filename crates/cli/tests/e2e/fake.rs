@@ -102,6 +102,6 @@ pub fn line_of(of: &v1::Assignment, first: u64, text: &[u8]) -> worker_event::Ki
     let mut encoder = Encoder::default();
     encoder.push(Entry { at_ms: 1, stderr: false, unfinished: false, text });
     let (data, count) = encoder.finish();
-    let (job_id, execution_id) = (of.job_id.clone(), of.execution_id.clone());
+    let (job_id, execution_id) = (of.job_id.to_vec(), of.execution_id.to_vec());
     worker_event::Kind::Logs(v1::LogChunk { job_id, execution_id, first, count, data: data.into() })
 }

@@ -428,8 +428,12 @@ async fn wait_for_work(worker: &mut FakeWorker) -> v1::Assignment {
 /// Says all that can be said of an execution on the stream.
 fn tell_all(worker: &FakeWorker, of: &v1::Assignment) {
     let execution_id = of.execution_id.clone();
-    let progress =
-        v1::ProgressReport { execution_id: execution_id.clone(), basis_points: 1, message: "stale".into(), data: None };
+    let progress = v1::ProgressReport {
+        execution_id: execution_id.to_vec(),
+        basis_points: 1,
+        message: "stale".into(),
+        data: None,
+    };
     worker.send(worker_event::Kind::Started(v1::Started { execution_id: execution_id.clone(), at_ms: 1 }));
     worker.send(worker_event::Kind::Progress(progress));
     worker.send(line_of(of, 0, b"stale"));

@@ -10,6 +10,7 @@ use crate::{
     provider::ProviderRecord,
     queue::QueueRecord,
     schedule::ScheduleRecord,
+    spec::JobSpec,
     state::{Event, Run, State, StateKind},
     template::WorkerTemplate,
     time::Time,
@@ -89,6 +90,9 @@ pub struct ScheduleWrite {
     /// What the jobs are submitted as that it makes, when that is new.
     #[serde(with = "bytes::optional")]
     pub payload: Option<Arc<[u8]>>,
+    /// The same as it is understood. Stores keep the payload alone, of which it can be made again.
+    #[serde(skip)]
+    pub spec: Option<Arc<JobSpec>>,
 }
 
 #[derive(Clone, Debug)]

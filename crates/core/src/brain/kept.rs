@@ -69,7 +69,9 @@ impl Kept {
         }
         for write in &batch.schedules {
             let old = self.schedules.get(&write.record.id).map(|(_, job)| job.clone());
-            let job = write.job.clone().or(old).ok_or("the first write of a schedule has no job")?;
+            let new = write.spec.clone().zip(write.payload.clone());
+            let new = new.map(|(spec, payload)| ScheduledJob { spec, payload });
+            let job = new.or(old).ok_or("the first write of a schedule has no job")?;
             self.schedules.insert(write.record.id, (write.record.clone(), job));
         }
         batch.dropped_schedules.iter().for_each(|id| _ = self.schedules.remove(id));

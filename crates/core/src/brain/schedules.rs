@@ -93,8 +93,9 @@ impl Schedules {
         let mut writes = Vec::new();
         for id in std::mem::take(&mut self.dirty) {
             let Some(schedule) = self.all.get_mut(&id) else { continue };
-            let payload = std::mem::take(&mut schedule.new_job).then(|| Arc::clone(&schedule.job.payload));
-            writes.push(ScheduleWrite { record: schedule.record.clone(), payload });
+            let job = std::mem::take(&mut schedule.new_job).then(|| schedule.job.clone());
+            let (payload, spec) = job.map(|job| (job.payload, job.spec)).unzip();
+            writes.push(ScheduleWrite { record: schedule.record.clone(), payload, spec });
         }
         (writes, std::mem::take(&mut self.dropped))
     }

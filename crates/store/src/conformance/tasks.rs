@@ -105,7 +105,7 @@ fn schedule(n: u128, runs: u64) -> ScheduleRecord {
 }
 
 fn schedule_write(record: ScheduleRecord, bytes: Option<usize>) -> ScheduleWrite {
-    ScheduleWrite { record, payload: bytes.map(payload) }
+    ScheduleWrite { record, payload: bytes.map(payload), spec: None }
 }
 
 pub async fn queues_and_schedules_come_and_go(store: Arc<dyn Store>) {

@@ -127,7 +127,7 @@ fn write_schedules(
     dropped: &[ScheduleId],
     buffer: &mut Vec<u8>,
 ) -> Written {
-    for ScheduleWrite { record, payload } in schedules {
+    for ScheduleWrite { record, payload, .. } in schedules {
         buffer.clear();
         encode(record, buffer)?;
         let id = record.id.as_bytes();
