@@ -3,6 +3,7 @@
 //! While a commit is under way the brain already works on the next batch. Under load batches grow by themselves, so one
 //! sync of the disk is shared by thousands of jobs; when idle a single job pays for one.
 
+mod commit;
 mod load;
 
 use crate::{
@@ -53,9 +54,6 @@ const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 /// A commit that takes longer than this is a stall of the store.
 const STALL: Duration = Duration::from_secs(2);
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-/// Between two tries at a commit, growing from the first to the last.
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LAST_RETRY: Duration = Duration::from_secs(1);
 const READ_AGAIN: Duration = Duration::from_millis(200);
 /// How long an orderly end may take.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
@@ -661,7 +659,7 @@ impl Loop {
             return;
         }
         let commit = Arc::new(Commit { epoch: self.brain.epoch(), batch, logs, aside });
-        let outcome = commit_until_done(Arc::clone(&self.shared), Arc::clone(&commit)).boxed();
+        let outcome = commit::until_done(Arc::clone(&self.shared), Arc::clone(&commit)).boxed();
         let began = Instant::now();
         self.last_commit = began;
         self.shared.committing_since.store(clock::now().elapsed.0.max(1), Ordering::Relaxed);
@@ -882,25 +880,5 @@ impl Loop {
             self.land();
         }
         Ok(())
-    }
-}
-
-/// Commits, however often it takes: the brain is ahead already, and a repeated commit is harmless. Only a store that
-/// will never take it again ends this.
-async fn commit_until_done(shared: Arc<Shared>, commit: Arc<Commit>) -> Result<(), StoreError> {
-    let mut wait = FIRST_RETRY;
-    loop {
-        match shared.store.commit(Arc::clone(&commit)).await {
-            Err(StoreError::Unavailable(why)) => {
-                shared.failing.store(true, Ordering::Relaxed);
-                tracing::warn!(why, batch = commit.batch.number, "cannot commit; trying again");
-                tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(LAST_RETRY);
-            }
-            settled => {
-                shared.failing.store(false, Ordering::Relaxed);
-                return settled;
-            }
-        }
     }
 }
