@@ -234,6 +234,11 @@ fn the_ledger_goes_round() {
         if checkpointer.is_syncing() && !began {
             syncing = Some(crashed(folder.path()));
         }
+        // Some commits go by while the tables are synced, but never so many that the ledger is full before.
+        while n % 7 == 0 && checkpointer.is_syncing() {
+            std::thread::yield_now();
+            checkpointer.synced();
+        }
         if n % 41 == 0 {
             let left = crashed(synced.path());
             for ledger in ["hodei.db-ledger-1", "hodei.db-ledger-2"] {
@@ -242,7 +247,7 @@ fn the_ledger_goes_round() {
             assert_eq!(jobs_in(left.path()).len() as u64, n);
         }
     }
-    assert!(rounds > 3, "{rounds} rounds");
+    assert!(rounds > 10, "{rounds} rounds");
 }
 
 #[tokio::test]
