@@ -22,8 +22,10 @@ pub const LARGEST: usize = if cfg!(test) { 16 << 10 } else { 4 << 20 };
 /// A file that has grown to this is not written to any more.
 const FULL: u64 = if cfg!(test) { 256 << 10 } else { 16 << 20 };
 /// Files are lengthened by zeros before they are needed: a write inside of a file is one write of the disk, one that
-/// makes it longer writes the file system's journal, too.
+/// makes it longer writes the file system's journal, too. They double, up to a point: whoever comes meanwhile waits, so it
+/// should be seldom, and a server that has little to do should not have large files.
 const STEP: usize = 128 << 10;
+const LONGEST_STEP: u64 = 2 << 20;
 const MARGIN: u64 = 48 << 10;
 /// What a large commit needed beyond this is given back.
 const KEPT: usize = 256 << 10;
@@ -182,8 +184,10 @@ impl Half {
     }
 
     fn lengthen(&mut self) -> io::Result<()> {
-        self.file.write_all_at(Blocks::default().hold(&[0; STEP]), self.length)?;
-        self.length += STEP as u64;
+        let step = self.length.clamp(STEP as u64, LONGEST_STEP);
+        let zeros = vec![0; usize::try_from(step).unwrap_or(STEP)];
+        self.file.write_all_at(Blocks::default().hold(&zeros), self.length)?;
+        self.length += zeros.len() as u64;
         Ok(())
     }
 }

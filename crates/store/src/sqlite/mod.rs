@@ -1,13 +1,16 @@
-//! The store in one file, and a ledger beside it. One thread writes, a few connections read, and a third party copies the
-//! write-ahead log back into the file so that neither waits for it.
+//! The store in one file, and a ledger beside it. One thread enters commits in the ledger and answers them, one writes their rows
+//! to the tables, a few connections read, and another copies the write-ahead log back into the file so that nobody waits
+//! for it.
 
 mod checkpoint;
+mod commits;
 mod entry;
 mod ledger;
 mod pages;
 mod progress;
 mod read;
 mod rows;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -16,6 +19,7 @@ use crate::{
     Answer, Aside, AuditFilter, Commit, DeadLetterFilter, DeadLetterPage, DeliveryFilter, ErrorGroup, Filter, JobData,
     Leadership, LogPosition, LogSpan, Page, PlacedBatch, Store, StoreError, migration,
 };
+use commits::{Request, Writer};
 use hodei_core::{
     access::{ApiToken, AuditEntry},
     brain::Settling,
@@ -39,7 +43,6 @@ use hodei_core::{
 use read::Readers;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 use std::{fs::OpenOptions, io, os::unix::fs::OpenOptionsExt, path::Path, sync::Arc, time::Duration};
-use write::{Request, WriterThread};
 
 /// How long a connection waits for a lock that another process holds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -50,7 +53,7 @@ const STATEMENTS: usize = 128;
 pub struct Sqlite {
     // Readers go first, so that the writer is the last to leave and folds the log into the file.
     readers: Arc<Readers>,
-    writer: WriterThread,
+    writer: Writer,
 }
 
 impl Sqlite {
@@ -58,7 +61,7 @@ impl Sqlite {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref().to_path_buf();
         let writer = open_for_writing(&path).map_err(|error| cannot_open(&path, error))?;
-        Ok(Self { writer: WriterThread::start(writer, &path)?, readers: Arc::new(Readers::new(path)) })
+        Ok(Self { writer: Writer::start(writer, &path)?, readers: Arc::new(Readers::new(path)) })
     }
 
     fn read<T: Send + 'static>(

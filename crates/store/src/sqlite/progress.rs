@@ -1,15 +1,22 @@
-//! How far the tables are behind what was answered, for those who want to read.
+//! How far the tables are behind what was answered, for those who want to read, and how much of it is on disk there, for the
+//! ledger.
 
 use crate::StoreError;
 use std::sync::{
     Arc, Condvar, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Commits that were answered before the tables held them, so far.
     answered: AtomicU64,
+    /// So many of them are durable in the tables.
+    durable: AtomicU64,
+    /// So many should be.
+    wanted: AtomicU64,
+    /// The tables could not be written when that was last tried.
+    failing: AtomicBool,
     tables: Mutex<Tables>,
     changed: Condvar,
 }
@@ -41,12 +48,34 @@ impl Progress {
         self.answered.fetch_add(1, Ordering::Release);
     }
 
-    /// The tables hold all of them.
-    pub fn catch_up(&self) {
-        self.change(|tables| tables.written = self.answered());
+    /// The tables hold so many of them.
+    pub fn catch_up(&self, count: u64) {
+        self.failing.store(false, Ordering::Release);
+        self.change(|tables| tables.written = count);
+    }
+
+    pub fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    pub fn set_durable(&self, count: u64) {
+        self.durable.store(count, Ordering::Release);
+    }
+
+    pub fn want_durable(&self, count: u64) {
+        self.wanted.store(count, Ordering::Relaxed);
+    }
+
+    pub fn wants_durable(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) > self.durable()
+    }
+
+    pub fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Acquire)
     }
 
     pub fn fail(&self, error: &StoreError) {
+        self.failing.store(true, Ordering::Release);
         self.change(|tables| {
             tables.failures += 1;
             tables.why = error.to_string();

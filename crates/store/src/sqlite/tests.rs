@@ -2,14 +2,16 @@ use super::*;
 use crate::Aside;
 use crate::conformance::{self, Leader, for_each_check, job_id, jobs_batch, known, listed, new, pending};
 use checkpoint::Checkpointer;
+use commits::Commits;
 use hodei_core::{brain::Batch, protocol::LogChunk, state::State};
+use progress::Progress;
 use std::{
     io::{BufRead, BufReader},
     os::unix::fs::PermissionsExt,
     process::{Command, Stdio},
     time::Instant,
 };
-use write::Writer;
+use tables::Tables;
 
 macro_rules! conformance_tests {
     ($($check:ident)*) => {$(
@@ -106,18 +108,18 @@ fn a_full_disk_fails_one_commit_whole_and_the_next_may_pass() {
     let mut writer = writer_in(folder.path());
     writer.lead().expect("lead");
     writer.commit(entered(1, [1])).expect("commit");
-    writer.catch_up();
-    let pages: i64 = writer.connection().query_one("PRAGMA page_count", (), |row| row.get(0)).expect("pages");
+    writer.tables.catch_up();
+    let pages: i64 = writer.tables.connection().query_one("PRAGMA page_count", (), |row| row.get(0)).expect("pages");
     let limit = |pages: i64| format!("PRAGMA max_page_count = {pages}");
-    writer.connection().query_one(&limit(pages), (), |_| Ok(())).expect("limit");
+    writer.tables.connection().query_one(&limit(pages), (), |_| Ok(())).expect("limit");
     let listed =
-        |writer: &Writer| pages::list(writer.connection(), &Filter::default(), None, 9_999).expect("list").jobs;
+        |writer: &Hand| pages::list(writer.tables.connection(), &Filter::default(), None, 9_999).expect("list").jobs;
     // The ledger has room: what the tables have not is answered until they fail, and then not any more.
     let mut answered = 1;
-    while !writer.is_failing() {
+    while !writer.progress.is_failing() {
         answered += 1;
         writer.commit(entered(answered, [answered])).expect("commit");
-        writer.catch_up();
+        writer.tables.catch_up();
     }
     let large = entered(answered + 1, 5_000..7_000);
     assert!(matches!(writer.commit(Arc::clone(&large)), Err(StoreError::Unavailable(_))));
@@ -125,7 +127,7 @@ fn a_full_disk_fails_one_commit_whole_and_the_next_may_pass() {
     assert!(matches!(writer.commit(small), Err(StoreError::Unavailable(_))));
     assert_eq!(listed(&writer).len() as u64, answered - 1);
     assert_eq!(jobs_in(crashed(folder.path()).path()).len() as u64, answered, "elsewhere there is room");
-    writer.connection().query_one(&limit(1 << 30), (), |_| Ok(())).expect("limit");
+    writer.tables.connection().query_one(&limit(1 << 30), (), |_| Ok(())).expect("limit");
     writer.commit(large).expect("the same commit again");
     assert_eq!(listed(&writer).len() as u64, answered + 2_000);
 }
@@ -148,9 +150,27 @@ fn jobs_in(folder: &Path) -> Vec<Job> {
     jobs
 }
 
-fn writer_in(folder: &Path) -> Writer {
-    let path = folder.join("hodei.db");
-    Writer::new(open_for_writing(&path).expect("open"), &path, Arc::default()).expect("writer")
+/// Both ends of the writing side, on the thread of the test: what happens when is the test's to say.
+struct Hand {
+    commits: Commits,
+    tables: Tables,
+    progress: Arc<Progress>,
+}
+
+impl Hand {
+    fn lead(&mut self) -> Result<Leadership, StoreError> {
+        self.commits.lead(&mut self.tables)
+    }
+
+    fn commit(&mut self, commit: Arc<Commit>) -> Result<(), StoreError> {
+        self.commits.commit(commit, &mut self.tables)
+    }
+}
+
+fn writer_in(folder: &Path) -> Hand {
+    let (path, progress) = (folder.join("hodei.db"), Arc::default());
+    let (commits, tables) = commits::open(open_for_writing(&path).expect("open"), &path, &progress).expect("writer");
+    Hand { commits, tables, progress }
 }
 
 fn entered(number: u64, jobs: impl IntoIterator<Item = u64>) -> Arc<Commit> {
@@ -163,12 +183,12 @@ fn what_only_the_ledger_has_comes_back() {
     let mut writer = writer_in(folder.path());
     writer.lead().expect("lead");
     writer.commit(entered(1, [1])).expect("commit");
-    writer.catch_up();
+    writer.tables.catch_up();
     // A batch that was empty has a number, too.
     for (number, job) in [(2, 2), (4, 3), (5, 4)] {
         writer.commit(entered(number, [job])).expect("commit");
     }
-    assert!(writer.is_behind(), "small commits are answered before their rows are written");
+    assert!(writer.tables.is_behind(), "small commits are answered before their rows are written");
     let (whole, torn, stray) = (crashed(folder.path()), crashed(folder.path()), crashed(folder.path()));
     assert_eq!(jobs_in(whole.path()), [1, 2, 3, 4].map(pending));
     assert_eq!(jobs_in(whole.path()), [1, 2, 3, 4].map(pending), "and stays");
@@ -195,7 +215,7 @@ fn a_large_commit_takes_with_it_what_only_the_ledger_has() {
     writer.lead().expect("lead");
     writer.commit(entered(1, [1])).expect("commit");
     writer.commit(entered(2, 2..200)).expect("commit");
-    assert!(!writer.is_behind());
+    assert!(!writer.tables.is_behind());
     writer.commit(entered(3, [200])).expect("commit");
     assert_eq!(jobs_in(crashed(folder.path()).path()), (1..=200).map(pending).collect::<Vec<_>>());
     assert!(matches!(writer.commit(Arc::new(Commit { epoch: 9, ..batch(4, []) })), Err(StoreError::Deposed { .. })));
@@ -217,17 +237,17 @@ fn the_ledger_goes_round() {
     let (mut synced, mut syncing) = (crashed(folder.path()), None);
     let mut rounds = 0;
     for n in 1..=1_000 {
-        let durable = writer.durable();
         writer.commit(entered(n, [n])).expect("commit");
-        if writer.durable() != durable {
+        if !writer.tables.is_behind() {
             (synced, syncing) = (crashed(folder.path()), None);
         }
         if n % 3 == 0 {
-            writer.catch_up();
+            writer.tables.catch_up();
         }
-        let (began, durable) = (checkpointer.is_syncing(), writer.durable());
-        writer.tend_ledger(&mut checkpointer);
-        if writer.durable() != durable {
+        let (began, durable) = (checkpointer.is_syncing(), writer.progress.durable());
+        writer.tables.tend(&mut checkpointer);
+        writer.commits.tend();
+        if writer.progress.durable() != durable {
             synced = syncing.take().expect("a sync");
             rounds += 1;
         }

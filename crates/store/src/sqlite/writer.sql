@@ -2,7 +2,7 @@
 -- in order fill pages well, but a small commit writes every page that it touches whole.
 PRAGMA page_size = 4096;
 PRAGMA journal_mode = WAL;
--- What was committed is on disk; where the ledger has it, see write.rs, that can wait.
+-- What was committed is on disk; where the ledger has it, see commits.rs, that can wait.
 PRAGMA synchronous = FULL;
 -- Checkpoints are made beside the commits, see checkpoint.rs.
 PRAGMA wal_autocheckpoint = 0;
