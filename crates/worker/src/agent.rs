@@ -41,6 +41,8 @@ const PACE: Duration = Duration::from_millis(2);
 const CROWDED_PACE: Duration = Duration::from_millis(8);
 /// A message with so many events shows that more will come.
 const CROWD: usize = 4;
+/// A message with so many events waits for no others: there is nothing left to be shared.
+const FULL: usize = 512;
 
 /// How long the server may take to hear that this worker leaves.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -500,7 +502,7 @@ impl Agent {
 
     /// What is to be said may wait a moment when something was said only just before, and there is more to come.
     fn wait_for_company(&self) -> Duration {
-        match self.state.runs_nothing() {
+        match self.state.runs_nothing() || self.outgoing.len() >= FULL {
             true => Duration::ZERO,
             false => self.pace.saturating_sub(self.last_sent.elapsed()),
         }

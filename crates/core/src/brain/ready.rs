@@ -214,14 +214,15 @@ impl Ready {
         Wanted { class, priority, after: None }
     }
 
-    /// The lines that run short, each marked as being read.
+    /// The lines that run short, each marked as being read. A window's worth is left then: workers that take thousands at a
+    /// time are not to wait for the store.
     pub fn wanted(&mut self, touched: &[ClassId]) -> Vec<Wanted> {
         let mut wanted = Vec::new();
         for id in touched {
             let Some(class) = self.classes.get_mut(id) else { continue };
             for priority in Priority::ALL {
                 let line = &mut class.lines[priority as usize];
-                if line.more && !line.reading && line.window.len() <= self.window / 4 {
+                if line.more && !line.reading && line.window.len() <= self.window {
                     (line.reading, line.missed) = (true, None);
                     wanted.push(Wanted { class: *id, priority, after: Some(line.end) });
                 }
