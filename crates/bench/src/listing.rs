@@ -135,15 +135,16 @@ async fn looks(program: &Path, kind: StoreKind, finished: usize) -> Result<Vec<V
 /// Has so many jobs run, and returns the id of one in the middle.
 async fn prepare(cluster: &Cluster, count: usize) -> Result<String> {
     let mut jobs = cluster.jobs().await?;
-    let mut middle = None;
+    let (mut middle, mut last) = (None, None);
     for first in (0..count).step_by(BULK) {
         let batch = (first..count.min(first + BULK)).map(job).collect();
         let stored = jobs.queue_jobs(v1::QueueJobsRequest { jobs: batch }).await?.into_inner();
+        last = stored.job_ids.last().cloned();
         if let Some(place) = (count / 2).checked_sub(first) {
             middle = stored.job_ids.into_iter().nth(place).or(middle);
         }
     }
-    until_done(cluster).await?;
+    until_done(cluster, &last.context("no jobs")?).await?;
     middle.context("no jobs")
 }
 

@@ -7,7 +7,7 @@ use crate::{
     tasks::{self, task},
     workloads::{enqueue, until_done},
 };
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use axum::{Json, Router, routing::post};
 use futures::future::try_join_all;
 use hodei_api::v1;
@@ -63,11 +63,11 @@ pub async fn handlers(cluster: &mut Cluster, figure: Figure, folder: &Path) -> R
 
 async fn through(cluster: &mut Cluster, handler: &str) -> Result<f64> {
     cluster.start_worker_with(SLOTS, &["--handler", handler]).await?;
-    enqueue(cluster, &task("noop"), WARM).await?;
-    until_done(cluster).await?;
+    let last = enqueue(cluster, &task("noop"), WARM).await?;
+    until_done(cluster, &last).await?;
     let began = Instant::now();
-    enqueue(cluster, &task("noop"), HANDLED).await?;
-    until_done(cluster).await?;
+    let last = enqueue(cluster, &task("noop"), HANDLED).await?;
+    until_done(cluster, &last).await?;
     let rate = HANDLED as f64 / began.elapsed().as_secs_f64();
     cluster.stop_worker();
     Ok(rate)
@@ -78,8 +78,8 @@ async fn through(cluster: &mut Cluster, handler: &str) -> Result<f64> {
 pub async fn graph(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
     cluster.start("server", &[]).await?;
     let mut stamps = cluster.start_task_workers(1, tasks::SLOTS, &[("HODEI_COUNT", "0")]).await?;
-    enqueue(cluster, &task("noop"), WARM).await?;
-    until_done(cluster).await?;
+    let last = enqueue(cluster, &task("noop"), WARM).await?;
+    until_done(cluster, &last).await?;
     _ = stamps.next().await?;
     let alone = run_batches(cluster, |_| vec![task("noop"); BULK]).await?;
     let layers = |first: usize| (0..BULK).step_by(LAYER).flat_map(move |layer| fan(first + layer, LAYER)).collect();
@@ -104,8 +104,8 @@ pub async fn graph(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
 async fn cost_in(cluster: &Cluster, jobs: impl Iterator<Item = v1::JobSpec>) -> Result<f64> {
     let jobs: Vec<v1::JobSpec> = jobs.collect();
     let (count, began) = (jobs.len(), Instant::now());
-    cluster.jobs().await?.queue_jobs(v1::QueueJobsRequest { jobs }).await?;
-    until_done(cluster).await?;
+    let ids = cluster.jobs().await?.queue_jobs(v1::QueueJobsRequest { jobs }).await?.into_inner().job_ids;
+    until_done(cluster, ids.last().context("no jobs")?).await?;
     Ok(began.elapsed().as_secs_f64() * 1e6 / count as f64)
 }
 
@@ -131,10 +131,11 @@ fn per_job(time: Duration) -> f64 {
 async fn run_batches(cluster: &Cluster, batch: impl Fn(usize) -> Vec<v1::JobSpec>) -> Result<Cost> {
     let mut jobs = cluster.jobs().await?;
     let (server, (_, rows), began) = (cluster.server()?.cpu(), cluster.commits().await?, Instant::now());
+    let mut ids = Vec::new();
     for first in (0..GRAPH).step_by(BULK) {
-        jobs.queue_jobs(v1::QueueJobsRequest { jobs: batch(first) }).await?;
+        ids = jobs.queue_jobs(v1::QueueJobsRequest { jobs: batch(first) }).await?.into_inner().job_ids;
     }
-    until_done(cluster).await?;
+    until_done(cluster, ids.last().context("no jobs")?).await?;
     let took = began.elapsed();
     Ok(Cost { took, server: cluster.server()?.cpu() - server, rows: cluster.commits().await?.1 - rows })
 }

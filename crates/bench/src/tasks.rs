@@ -60,12 +60,12 @@ pub fn task(task_type: &str) -> v1::JobSpec {
 /// From the start of the first handler until the last result is durable.
 pub async fn drain(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
     cluster.start("server", &[]).await?;
-    enqueue(cluster, &task("noop"), DRAINED).await?;
+    let last = enqueue(cluster, &task("noop"), DRAINED).await?;
     let (commits, _) = cluster.commits().await?;
     let server = cluster.server()?.cpu();
     let mut stamps = cluster.start_task_workers(1, SLOTS, &[(COUNT, "0")]).await?;
     let began = stamps.next().await?;
-    until_done(cluster).await?;
+    until_done(cluster, &last).await?;
     let took = limits::now().saturating_sub(began);
     let per_task = |cpu: Duration| cpu.as_secs_f64() * 1e6 / DRAINED as f64;
     let figure = figure.with("rate", "jobs/s", DRAINED as f64 / took.as_secs_f64());

@@ -105,20 +105,24 @@ pub fn job(program: &str, args: &[&str]) -> v1::JobSpec {
     v1::JobSpec { work: Some(v1::Work { kind: Some(v1::work::Kind::Shell(shell)) }), ..v1::JobSpec::default() }
 }
 
-pub async fn enqueue(cluster: &Cluster, spec: &v1::JobSpec, count: usize) -> Result<()> {
-    let mut jobs = cluster.jobs().await?;
+/// Returns the id of the last of them.
+pub async fn enqueue(cluster: &Cluster, spec: &v1::JobSpec, count: usize) -> Result<String> {
+    let (mut jobs, mut ids) = (cluster.jobs().await?, Vec::new());
     for begin in (0..count).step_by(BULK) {
         let batch = vec![spec.clone(); BULK.min(count - begin)];
-        jobs.queue_jobs(v1::QueueJobsRequest { jobs: batch }).await?;
+        ids = jobs.queue_jobs(v1::QueueJobsRequest { jobs: batch }).await?.into_inner().job_ids;
     }
-    Ok(())
+    ids.pop().context("no job was enqueued")
 }
 
-/// Waits until no job is unfinished.
-pub async fn until_done(cluster: &Cluster) -> Result<()> {
+/// Waits until no job is unfinished. It begins to look when this one has ended, which was the last to come: whoever looks
+/// takes time from what is measured, and the peers are not looked at earlier either.
+pub async fn until_done(cluster: &Cluster, last: &str) -> Result<()> {
     use v1::JobState::{Delayed, Pending, Running, Scheduled, Waiting};
     let states: Vec<i32> = [Delayed, Pending, Scheduled, Running, Waiting].into_iter().map(Into::into).collect();
     let mut jobs = cluster.jobs().await?;
+    let mut watch = jobs.watch_job(v1::WatchJobRequest { job_id: last.into() }).await?.into_inner();
+    while watch.message().await?.is_some() {}
     loop {
         let request = v1::ListJobsRequest { states: states.clone(), page_size: 1, ..Default::default() };
         if jobs.list_jobs(request).await?.into_inner().jobs.is_empty() {
@@ -131,11 +135,11 @@ pub async fn until_done(cluster: &Cluster) -> Result<()> {
 async fn process_jobs(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
     cluster.start("server", &[]).await?;
     cluster.start_worker(WORKER_SLOTS).await?;
-    enqueue(cluster, &job("/bin/true", &[]), 500).await?;
-    until_done(cluster).await?;
+    let last = enqueue(cluster, &job("/bin/true", &[]), 500).await?;
+    until_done(cluster, &last).await?;
     let began = Instant::now();
-    enqueue(cluster, &job("/bin/true", &[]), PROCESS_JOBS).await?;
-    until_done(cluster).await?;
+    let last = enqueue(cluster, &job("/bin/true", &[]), PROCESS_JOBS).await?;
+    until_done(cluster, &last).await?;
     Ok(figure.with("rate", "jobs/s", PROCESS_JOBS as f64 / began.elapsed().as_secs_f64()))
 }
 
@@ -229,8 +233,8 @@ async fn memory(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
         .with_memory(shared_once(&all), database)
         .with("server", "MiB", mebibytes(cluster.server()?.memory().now))
         .with("worker", "MiB", mebibytes(cluster.worker()?.memory().now));
-    enqueue(cluster, &job("/bin/true", &[]), PROCESS_JOBS).await?;
-    until_done(cluster).await?;
+    let last = enqueue(cluster, &job("/bin/true", &[]), PROCESS_JOBS).await?;
+    until_done(cluster, &last).await?;
     let peak = |memory: crate::cluster::Memory| mebibytes(memory.peak);
     Ok(figure.with("server at most under load", "MiB", peak(cluster.server()?.memory())).with(
         "worker at most under load",
