@@ -184,7 +184,6 @@ pub(super) fn serve(slot: &Slot, socket: &OwnedFd, shared: &Shared) {
         let sent = match begun {
             Ok(running) => {
                 running.tell_start(socket);
-                // The pipes close after the report, so that the agent wakes once for both.
                 message::send(socket, &Report::Ended(running.end(slot, shared)), &[])
             }
             Err(error) => message::send(socket, &Report::NotStarted(error), &[]),
@@ -202,8 +201,6 @@ struct Running {
     started: Time,
     /// How often the kernel had killed for want of memory before; `None` without a limit.
     memory_kills: Option<u64>,
-    /// Keeps the guardian's ends of the job's pipes open.
-    _command: Command,
 }
 
 impl Running {
@@ -218,15 +215,14 @@ impl Running {
         let joins = joins.map_err(|error| StartError::Limits { message: error.to_string() })?;
         let memory_kills = (start.limits.memory_bytes > 0).then(|| slot.group.memory_kills());
         let spawned = Pipes::new(fds, start.stdin).and_then(|pipes| spawn(start, pipes, &joins));
-        let (main, command) =
-            spawned.map_err(|error| StartError::Spawn { errno: error.raw_os_error().unwrap_or(0) })?;
+        let main = spawned.map_err(|error| StartError::Spawn { errno: error.raw_os_error().unwrap_or(0) })?;
         let (execution, started) = (start.execution, wall());
         *slot.current() = Some(Current { execution, main, exited: false, stop: None });
         // The lease may have ended between the look at it and this moment; the main thread has then looked in vain.
         if shared.lease_is_over() {
             slot.stop_now();
         }
-        Ok(Self { execution, main, started, memory_kills, _command: command })
+        Ok(Self { execution, main, started, memory_kills })
     }
 
     /// Tells the agent of the start, unless the job ends so soon that its end tells enough.
@@ -281,9 +277,10 @@ impl Pipes {
     }
 }
 
-/// Starts the job as the leader of a process group of its own. The command keeps the pipes open. With nothing to join,
-/// std does this without copying the guardian's page tables.
-fn spawn(start: &Start, pipes: Pipes, joins: &[File]) -> io::Result<(Pid, Command)> {
+/// Starts the job as the leader of a process group of its own. With nothing to join, std does this without copying the
+/// guardian's page tables. Our ends of the pipes close with it: every descriptor that is open here is one that the next
+/// job has to close.
+fn spawn(start: &Start, pipes: Pipes, joins: &[File]) -> io::Result<Pid> {
     let mut command = Command::new(&start.program);
     if let Some((name, args)) = start.args.split_first() {
         command.arg0(name).args(args);
@@ -300,7 +297,7 @@ fn spawn(start: &Start, pipes: Pipes, joins: &[File]) -> io::Result<(Pid, Comman
         posix::join_before_exec(&mut command, joins);
     }
     let child = command.spawn()?;
-    Ok((Pid::from_child(&child), command))
+    Ok(Pid::from_child(&child))
 }
 
 /// Signals what `list` names. A number may pass to a stranger at any time: a handle is taken first, and used only if
