@@ -15,11 +15,16 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        mpsc::{Receiver, Sender, channel},
+        mpsc::{Receiver, Sender, TryRecvError, channel},
     },
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 use tokio::sync::oneshot;
+
+/// Where the last commit came so soon after the one before it, so may the next, and to be woken for it would take about as
+/// long: the thread stays awake meanwhile, and gives way to all who have something to do.
+const SOON: Duration = Duration::from_micros(300);
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -92,7 +97,8 @@ pub fn open(connection: Connection, path: &Path, progress: &Arc<Progress>) -> Re
 }
 
 fn serve(mut commits: Commits, mut rows: TablesThread, inbox: &Receiver<Request>) {
-    while let Ok(request) = inbox.recv() {
+    let mut soon = false;
+    while let Some(request) = next(inbox, &mut soon) {
         // Whoever asked may have stopped waiting.
         match request {
             Request::Lead(reply) => _ = reply.send(commits.lead(&mut rows)),
@@ -103,6 +109,20 @@ fn serve(mut commits: Commits, mut rows: TablesThread, inbox: &Receiver<Request>
     if rows.close() {
         commits.ledger.remove();
     }
+}
+
+/// Waits for the next request. None when nobody is left to ask.
+fn next(inbox: &Receiver<Request>, soon: &mut bool) -> Option<Request> {
+    let since = Instant::now();
+    while *soon && since.elapsed() < SOON {
+        match inbox.try_recv() {
+            Err(TryRecvError::Empty) => thread::yield_now(),
+            came => return came.ok(),
+        }
+    }
+    let request = inbox.recv().ok();
+    *soon = since.elapsed() < SOON;
+    request
 }
 
 pub struct Commits {
