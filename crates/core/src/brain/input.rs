@@ -424,6 +424,8 @@ pub struct Bound {
 pub enum Answer {
     Done,
     State(StateKind),
+    /// The job that was handed in by itself, as it was stored: nobody has to read it to show it.
+    New(Arc<Job>),
     /// Places in the request of jobs that were there already, and which they are.
     Existed(Vec<(usize, JobId)>),
     Count(u64),

@@ -9,8 +9,13 @@ impl Brain {
     pub(super) fn enqueue(&mut self, jobs: Vec<NewJob>, parent: Option<JobId>) -> Result<Answer, Refusal> {
         self.check_new(&jobs)?;
         self.check_room(&jobs)?;
+        let alone = if let [job] = &jobs[..] { Some(job.id) } else { None };
         let existed = self.take_in(jobs, parent);
-        Ok(if existed.is_empty() { Answer::Done } else { Answer::Existed(existed) })
+        Ok(match alone.and_then(|id| self.jobs.get(&id)) {
+            _ if !existed.is_empty() => Answer::Existed(existed),
+            Some(entry) => Answer::New(Arc::clone(&entry.job)),
+            None => Answer::Done,
+        })
     }
 
     /// Stores jobs that can be taken, and returns the places of those that were there already.

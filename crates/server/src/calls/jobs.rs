@@ -41,18 +41,19 @@ impl Calls {
     /// The same, with the job as it was stored, or as it is if it was there already.
     pub async fn submit_shown(&self, spec: v1::JobSpec) -> Result<(Submitted, v1::Job), Problem> {
         let job = self.checked(spec)?;
-        let payload = Arc::clone(&job.payload);
-        let submitted = self.enqueue(vec![job]).await?;
-        let submitted = submitted.first().ok_or_else(|| Problem::Internal("nothing was submitted".into()))?;
-        let row = self.find(submitted.id).await?;
-        let shown = match submitted.existed {
-            true => self.whole(row).await?,
-            false => {
+        let (id, payload) = (job.id, Arc::clone(&job.payload));
+        let weight = weight_of(&job);
+        match self.act(id, weight, |caller| Input::Enqueue { caller, jobs: vec![job] }).await? {
+            Answer::New(job) => {
                 let stored = convert::Stored { payload: Some(payload.to_vec()), ..convert::Stored::default() };
-                convert::job_to_wire(&row, stored, String::new())
+                Ok((Submitted { id, existed: false }, convert::job_to_wire(&job, stored, String::new())))
             }
-        };
-        Ok((*submitted, shown))
+            Answer::Existed(places) if !places.is_empty() => {
+                let id = places[0].1;
+                Ok((Submitted { id, existed: true }, self.whole(self.find(id).await?).await?))
+            }
+            _ => Err(Problem::Internal("the brain gave another answer than it was asked for".into())),
+        }
     }
 
     /// Stores all or none. They may depend on each other by their local names.
@@ -82,7 +83,7 @@ impl Calls {
 
     /// Stores all or none of what was checked.
     pub async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Submitted>, Problem> {
-        let weight = jobs.iter().map(|job| 512 + job.payload.len()).sum();
+        let weight = jobs.iter().map(weight_of).sum();
         let mut submitted: Vec<_> = jobs.iter().map(|job| Submitted { id: job.id, existed: false }).collect();
         let subject = ids_of(&submitted);
         if let Answer::Existed(places) = self.act(subject, weight, |caller| Input::Enqueue { caller, jobs }).await? {
@@ -290,6 +291,11 @@ impl Calls {
 pub fn page_token(token: &str) -> Result<Option<JobId>, Invalid> {
     let bad = || Invalid::new("page_token", "is not a token that this server gave");
     if token.is_empty() { Ok(None) } else { token.parse().map(Some).map_err(|_| bad()) }
+}
+
+/// About what it takes while it waits for its turn.
+fn weight_of(job: &NewJob) -> usize {
+    512 + job.payload.len()
 }
 
 /// What the audit log says was submitted: the ids, as far as they fit in a line.

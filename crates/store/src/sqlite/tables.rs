@@ -24,7 +24,7 @@ use std::{
 /// So long without anything to write, the log is folded away.
 const IDLE: Duration = Duration::from_millis(500);
 /// How long rows may wait for those of other commits, unless somebody wants to read.
-const DELAY: Duration = Duration::from_millis(5);
+const DELAY: Duration = Duration::from_millis(25);
 /// How long after a failure it is tried again.
 const RETRY: Duration = Duration::from_millis(200);
 /// Rows of so many bytes wait for no others: there is nothing left to be shared.
