@@ -31,6 +31,8 @@ pub enum Defect {
     NextTickFromNow,
     /// What a line has beyond its window is forgotten after the first page.
     LineForgotten,
+    /// A page is taken in whatever it does not show yet of what changed beyond the window.
+    OldPageBelieved,
     /// A job is released when the first of those it depends on has succeeded.
     ReleasedEarly,
     /// After a restart nobody goes on telling an end that was being told.

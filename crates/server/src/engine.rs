@@ -752,9 +752,9 @@ impl Loop {
         for effect in effects {
             match effect {
                 Effect::Answer { caller, answer } => self.answer(caller, answer.map_err(CallError::Refused)),
-                Effect::ReadReady { class, priority, after, limit } => self.read(move |store| {
+                Effect::ReadReady { class, priority, after, limit, follows } => self.read(move |store| {
                     async move {
-                        let jobs = store.ready(class, priority, after, limit).await?;
+                        let jobs = store.ready(class, priority, after, limit, follows).await?;
                         Ok(Input::Ready { class, priority, limit, jobs })
                     }
                     .boxed()

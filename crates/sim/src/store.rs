@@ -13,7 +13,7 @@ use hodei_core::{
 };
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -36,8 +36,44 @@ pub struct Store {
     workers: BTreeMap<WorkerId, WorkerRecord>,
     tokens: BTreeMap<Hash, WorkerToken>,
     ready: BTreeMap<(ClassId, Priority, u64), JobId>,
+    lines: Lines,
     due: BTreeSet<(Time, JobId)>,
     pub kept: Kept,
+}
+
+/// What pages of lines are read from: it is as far behind as their readers allow.
+#[derive(Debug, Default)]
+struct Lines {
+    rows: BTreeMap<JobId, Job>,
+    places: BTreeMap<(ClassId, Priority, u64), JobId>,
+    /// By batch: the rows that it writes, and the jobs that it forgets.
+    waiting: VecDeque<(u64, Vec<Arc<Job>>, Vec<JobId>)>,
+}
+
+impl Lines {
+    fn follow(&mut self, batch: &Batch) {
+        let rows = batch.jobs.iter().map(|write| Arc::clone(&write.job)).collect();
+        self.waiting.push_back((batch.number, rows, batch.forgotten.clone()));
+    }
+
+    fn catch_up(&mut self, until: u64) {
+        while let Some((_, rows, forgotten)) = self.waiting.pop_front_if(|(number, ..)| *number <= until) {
+            for id in rows.iter().map(|job| job.id).chain(forgotten) {
+                let old = self.rows.remove(&id);
+                old.into_iter().for_each(|old| _ = self.places.remove(&place(&old)));
+            }
+            for job in rows.into_iter().filter(|job| matches!(job.state, State::Pending { .. })) {
+                self.places.insert(place(&job), job.id);
+                self.rows.insert(job.id, Arc::unwrap_or_clone(job));
+            }
+        }
+    }
+
+    fn page(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Vec<Job> {
+        let from = (class, priority, after.map_or(0, |after| after + 1));
+        let page = self.places.range(from..=(class, priority, u64::MAX)).take(limit);
+        page.map(|(_, id)| self.rows[id].clone()).collect()
+    }
 }
 
 /// One transaction.
@@ -89,6 +125,7 @@ impl Store {
                 return Err(format!("{} is settled and not in its row", open.job));
             }
         }
+        self.lines.follow(batch);
         self.kept.commit(batch)?;
         for id in &batch.forgotten {
             self.forget(*id)?;
@@ -157,6 +194,7 @@ impl Store {
 
     /// A new leader takes over.
     pub fn lead(&mut self) -> Loaded {
+        self.lines.catch_up(u64::MAX);
         self.epoch += 1;
         self.last_batch = 0;
         let lanes: BTreeSet<_> = self.ready.keys().map(|(class, priority, _)| (*class, *priority)).collect();
@@ -183,10 +221,10 @@ impl Store {
         self.kept.dependents(of, each, |id| self.jobs.get(&id).cloned())
     }
 
-    pub fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Vec<Job> {
-        let from = (class, priority, after.map_or(0, |after| after + 1));
-        let to = (class, priority, u64::MAX);
-        self.ready.range(from..=to).take(limit).map(|(_, id)| self.jobs[id].clone()).collect()
+    /// As it was after the batch `at`, or later.
+    pub fn ready(&mut self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize, at: u64) -> Vec<Job> {
+        self.lines.catch_up(at);
+        self.lines.page(class, priority, after, limit)
     }
 
     pub fn due(&self, after: Option<(Time, JobId)>, limit: usize) -> Vec<Job> {

@@ -56,6 +56,7 @@ found! {
     a_slot_that_is_not_released: SlotNotReleased breaks SlotsAndLimits;
     an_old_stream_that_is_believed: OldStreamBelieved breaks EverythingFinishes | EveryWaitHasAReason;
     a_line_that_is_forgotten: LineForgotten breaks EverythingComesUp | EveryWaitHasAReason;
+    an_old_page_that_is_believed: OldPageBelieved breaks EverythingComesUp | EveryWaitHasAReason;
     a_tick_without_its_schedule: ScheduleNotWritten breaks OneJobPerTick | OverlapPolicy;
     a_schedule_that_goes_on_from_now: NextTickFromNow breaks OneJobPerTick;
     a_job_that_is_released_early: ReleasedEarly breaks DependenciesHold;

@@ -65,8 +65,16 @@ pub trait Store: Send + Sync + 'static {
     /// Every line in which some job waits.
     fn lanes(&self) -> Answer<'_, Vec<(ClassId, Priority)>>;
 
-    /// Pending jobs of one line with a place after `after`, in order.
-    fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Answer<'_, Vec<Job>>;
+    /// Pending jobs of one line with a place after `after`, in order, as they were after the batch `follows` of the present
+    /// epoch, or after any later one.
+    fn ready(
+        &self,
+        class: ClassId,
+        priority: Priority,
+        after: Option<u64>,
+        limit: usize,
+        follows: u64,
+    ) -> Answer<'_, Vec<Job>>;
 
     /// Delayed and pending jobs with a due time after `after`, in order of (due time, id).
     fn due(&self, after: Option<(Time, JobId)>, limit: usize) -> Answer<'_, Vec<Job>>;

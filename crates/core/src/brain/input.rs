@@ -384,12 +384,13 @@ pub enum Effect {
         connection: Connection,
         lease: Millis,
     },
-    /// Pending jobs of a line are wanted from the store.
+    /// Pending jobs of a line are wanted from the store, as they were after the batch `follows` of this life or later.
     ReadReady {
         class: ClassId,
         priority: Priority,
         after: Option<u64>,
         limit: usize,
+        follows: u64,
     },
     /// Delayed jobs, and pending ones with a deadline, are wanted from the store.
     ReadDue {

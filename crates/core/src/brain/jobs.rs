@@ -179,8 +179,9 @@ impl Brain {
     }
 
     fn forget(&mut self, id: JobId) -> bool {
-        let finished = |entry: &&Entry| entry.job.state.kind().is_finished();
-        let Some(job) = self.jobs.get(&id).filter(finished).map(|Entry { job, .. }| job.clone()) else { return false };
+        // A row that tells of its end is written first, and what came with that end beside it.
+        let told = |entry: &&Entry| entry.job.state.kind().is_finished() && entry.batch != self.batch;
+        let Some(job) = self.jobs.get(&id).filter(told).map(|Entry { job, .. }| job.clone()) else { return false };
         // Its end has not been told to everybody yet, somebody waits for a better one, or somebody will tell it of his.
         if self.dependencies.needs(id) || self.dependencies.wait_for(id) {
             return false;

@@ -310,7 +310,7 @@ impl Brain {
         }
         brain.standing = Standing::of(&brain.fleet);
         for (class, priority) in loaded.lanes {
-            let wanted = brain.ready.expect(class, priority);
+            let wanted = brain.ready.expect(class, priority, brain.batch);
             brain.read_ready(wanted);
         }
         // Others of their lines may be in the store, and come first.

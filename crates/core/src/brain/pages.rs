@@ -16,8 +16,9 @@ pub(super) enum Source {
     Dependents,
 }
 
-/// A read follows the commit of the batch it was asked in, so it shows all changes up to that batch. Of a job that
-/// changed later and left memory again, nobody knows whether the page shows the old row or the new one.
+/// A read follows the commit of the batch it was asked in, so it shows all changes up to that batch: a page of a line shows
+/// at least all that were made in the part that is read. Of a job that changed later and left memory again, nobody knows
+/// whether the page shows the old row or the new one.
 #[derive(Debug, Default)]
 pub(super) struct Reads {
     /// The batch that each read under way follows.
@@ -74,7 +75,7 @@ impl Brain {
         self.touched.sort_unstable();
         self.touched.dedup();
         let touched = std::mem::take(&mut self.touched);
-        for wanted in self.ready.wanted(&touched) {
+        for wanted in self.ready.wanted(&touched, self.batch) {
             self.read_ready(wanted);
         }
         if let Some(after) = self.timers.wanted() {
@@ -85,9 +86,9 @@ impl Brain {
     }
 
     pub(super) fn read_ready(&mut self, wanted: Wanted) {
-        let Wanted { class, priority, after } = wanted;
+        let Wanted { class, priority, after, follows } = wanted;
         self.reads.asked(Source::Line(class, priority), self.batch);
-        self.effects.push(Effect::ReadReady { class, priority, after, limit: self.config.window });
+        self.effects.push(Effect::ReadReady { class, priority, after, limit: self.config.window, follows });
     }
 
     pub(super) fn take_ready(&mut self, class: ClassId, priority: Priority, limit: usize, found: Vec<Job>) {

@@ -95,6 +95,10 @@ struct Line {
     /// The first place of a job that went straight to the store since the last read was asked for: from there on, that
     /// read may have missed something.
     missed: Option<u64>,
+    /// What stands beyond `end` changed in this turn.
+    changed: bool,
+    /// The batch of the last such change: a page that shows it shows all that there is beyond `end`.
+    follows: u64,
 }
 
 /// A read that a line needs.
@@ -102,6 +106,7 @@ pub(super) struct Wanted {
     pub class: ClassId,
     pub priority: Priority,
     pub after: Option<u64>,
+    pub follows: u64,
 }
 
 impl Ready {
@@ -173,8 +178,7 @@ impl Ready {
     pub fn remove(&mut self, id: ClassId, job: &Job) {
         if let Some(class) = self.classes.get_mut(&id) {
             let line = &mut class.lines[job.priority as usize];
-            line.window.remove(&job.seq);
-            line.beyond.remove(&job.seq);
+            line.remove(job.seq);
             self.rank(id);
         }
     }
@@ -206,25 +210,28 @@ impl Ready {
         u32::try_from(lines.unwrap_or(0)).unwrap_or(u32::MAX)
     }
 
-    /// Says that the store has jobs of this line that have not been read. Used at start.
-    pub fn expect(&mut self, class: ClassId, priority: Priority) -> Wanted {
+    /// Says that the store has jobs of this line that have not been read. Used at start; `batch` is the first.
+    pub fn expect(&mut self, class: ClassId, priority: Priority, batch: u64) -> Wanted {
         let line = &mut self.classes.entry(class).or_default().lines[priority as usize];
         (line.more, line.reading) = (true, true);
         self.rank(class);
-        Wanted { class, priority, after: None }
+        Wanted { class, priority, after: None, follows: batch }
     }
 
-    /// The lines that run short, each marked as being read. A window's worth is left then: workers that take thousands at a
-    /// time are not to wait for the store.
-    pub fn wanted(&mut self, touched: &[ClassId]) -> Vec<Wanted> {
+    /// The lines that run short, each marked as being read; `touched` are those that changed in the turn that makes this
+    /// batch. A window's worth is left then: workers that take thousands at a time are not to wait for the store.
+    pub fn wanted(&mut self, touched: &[ClassId], batch: u64) -> Vec<Wanted> {
         let mut wanted = Vec::new();
         for id in touched {
             let Some(class) = self.classes.get_mut(id) else { continue };
             for priority in Priority::ALL {
                 let line = &mut class.lines[priority as usize];
+                if std::mem::take(&mut line.changed) && !planted(Defect::OldPageBelieved) {
+                    line.follows = batch;
+                }
                 if line.more && !line.reading && line.window.len() <= self.window {
                     (line.reading, line.missed) = (true, None);
-                    wanted.push(Wanted { class: *id, priority, after: Some(line.end) });
+                    wanted.push(Wanted { class: *id, priority, after: Some(line.end), follows: line.follows });
                 }
             }
         }
@@ -423,14 +430,22 @@ impl Line {
 
     fn insert(&mut self, window: usize, seq: u64, job: JobId) {
         if !self.more && self.window.len() >= window {
-            self.more = true;
+            // What stood beyond this end before it was one may have changed, too.
+            (self.more, self.changed) = (true, true);
             self.end = self.window.last_key_value().map_or(0, |(seq, _)| *seq);
         }
         if self.more && seq > self.end {
             self.missed = Some(self.missed.map_or(seq, |missed| missed.min(seq)));
+            self.changed = true;
         } else {
             self.window.insert(seq, job);
         }
+    }
+
+    fn remove(&mut self, seq: u64) {
+        self.window.remove(&seq);
+        self.beyond.remove(&seq);
+        self.changed |= self.more && seq > self.end;
     }
 
     fn loaded(&mut self, last: bool, whole: &[Arc<Job>], keep: &[&Arc<Job>]) {

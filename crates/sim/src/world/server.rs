@@ -609,8 +609,10 @@ impl World {
             return;
         }
         let page = match effect {
-            Effect::ReadReady { class, priority, after, limit } => {
-                Input::Ready { class, priority, limit, jobs: self.store.ready(class, priority, after, limit) }
+            Effect::ReadReady { class, priority, after, limit, follows } => {
+                let ahead = self.dice.roll(For::Read, life, self.tickets).u64(0..=follows % 8);
+                let jobs = self.store.ready(class, priority, after, limit, follows + ahead);
+                Input::Ready { class, priority, limit, jobs }
             }
             Effect::ReadDue { after, limit } => {
                 let mut jobs = self.store.due(after, limit);

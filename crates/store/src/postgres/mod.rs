@@ -118,7 +118,14 @@ impl Store for Postgres {
         self.read(read::lanes)
     }
 
-    fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Answer<'_, Vec<Job>> {
+    fn ready(
+        &self,
+        class: ClassId,
+        priority: Priority,
+        after: Option<u64>,
+        limit: usize,
+        _follows: u64,
+    ) -> Answer<'_, Vec<Job>> {
         self.read(move |client| read::ready(client, class, priority, after, limit))
     }
 

@@ -43,6 +43,7 @@ use hodei_core::{
 use read::Readers;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 use std::{fs::OpenOptions, io, os::unix::fs::OpenOptionsExt, path::Path, sync::Arc, time::Duration};
+use write::leadership;
 
 /// How long a connection waits for a lock that another process holds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -69,6 +70,19 @@ impl Sqlite {
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Answer<'_, T> {
         Box::pin(Readers::run(Arc::clone(&self.readers), self.writer.caught_up(), work))
+    }
+
+    /// Reads what the tables may hold already although they are behind. If `enough` says that they did not, it is read again
+    /// when they hold all that was answered.
+    fn read_early<T: Send + 'static>(
+        &self,
+        work: impl Fn(&Connection) -> Result<T, StoreError> + Clone + Send + 'static,
+        enough: impl Fn(&T) -> bool + Send + 'static,
+    ) -> Answer<'_, T> {
+        Box::pin(async move {
+            let early = Readers::run(Arc::clone(&self.readers), || Ok(()), work.clone()).await?;
+            if enough(&early) { Ok(early) } else { self.read(work).await }
+        })
     }
 }
 
@@ -101,8 +115,20 @@ impl Store for Sqlite {
         self.read(read::lanes)
     }
 
-    fn ready(&self, class: ClassId, priority: Priority, after: Option<u64>, limit: usize) -> Answer<'_, Vec<Job>> {
-        self.read(move |connection| read::ready(connection, class, priority, after, limit))
+    fn ready(
+        &self,
+        class: ClassId,
+        priority: Priority,
+        after: Option<u64>,
+        limit: usize,
+        follows: u64,
+    ) -> Answer<'_, Vec<Job>> {
+        let read = move |connection: &Connection| {
+            let (_, batch) = leadership(connection)?;
+            Ok((batch, read::ready(connection, class, priority, after, limit)?))
+        };
+        let found = self.read_early(read, move |(batch, _)| *batch >= follows);
+        Box::pin(async move { Ok(found.await?.1) })
     }
 
     fn due(&self, after: Option<(Time, JobId)>, limit: usize) -> Answer<'_, Vec<Job>> {
@@ -114,7 +140,9 @@ impl Store for Sqlite {
     }
 
     fn payloads(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, Vec<u8>)>> {
-        self.read(move |connection| read::payloads(connection, &ids))
+        // What a job was submitted as never changes.
+        let wanted = ids.len();
+        self.read_early(move |connection| read::payloads(connection, &ids), move |found| found.len() == wanted)
     }
 
     fn results(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, Vec<u8>)>> {

@@ -11,7 +11,7 @@ use hodei_core::{
     token::{Hash, WorkerToken},
     worker::WorkerRecord,
 };
-use rusqlite::{CachedStatement, Transaction, params};
+use rusqlite::{CachedStatement, Connection, Transaction, params};
 
 pub fn write_entry(transaction: &Transaction, entry: &Entry, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
     let commit = &*entry.commit;
@@ -26,8 +26,8 @@ pub fn write_entry(transaction: &Transaction, entry: &Entry, buffer: &mut Vec<u8
 }
 
 /// Epoch and number of the last commit in the tables.
-pub fn leadership(transaction: &Transaction) -> Result<(u64, u64), StoreError> {
-    let mut statement = transaction.prepare_cached("SELECT epoch, batch FROM leadership")?;
+pub fn leadership(connection: &Connection) -> Result<(u64, u64), StoreError> {
+    let mut statement = connection.prepare_cached("SELECT epoch, batch FROM leadership")?;
     Ok(statement.query_row((), |row| Ok((unsigned(row.get(0)?), unsigned(row.get(1)?))))?)
 }
 

@@ -220,7 +220,7 @@ impl Server {
         }
         let at = pick % self.reads.len();
         let page = match self.reads.remove(at) {
-            Effect::ReadReady { class, priority, after, limit } => {
+            Effect::ReadReady { class, priority, after, limit, .. } => {
                 Input::Ready { class, priority, limit, jobs: self.store.ready(class, priority, after, limit) }
             }
             Effect::ReadDue { after, limit } => Input::Due { limit, jobs: self.store.due(after, limit) },
