@@ -4,7 +4,7 @@ use crate::{
     cluster::{Cluster, StoreKind},
     processes::mebibytes,
     record::Figure,
-    tasks::{COUNT, SLOTS, rate_by, rate_of, task},
+    tasks::{COUNT, SLOTS, rate_of, task},
     workloads::enqueue,
 };
 use anyhow::Result;
@@ -17,6 +17,8 @@ const MANY: usize = 10_000_000;
 const SAMPLE: usize = 100_000;
 const FEW_WORKERS: usize = 10;
 const MANY_WORKERS: usize = 1000;
+/// Slots of each of the many.
+const EACH: u32 = 4;
 
 pub async fn growth(program: &Path, kind: StoreKind, figure: Figure) -> Result<Figure> {
     let few = drained_beside(&mut Cluster::new(program, kind).await?, FEW).await?;
@@ -42,12 +44,17 @@ pub async fn growth(program: &Path, kind: StoreKind, figure: Figure) -> Result<F
 }
 
 pub async fn workers(program: &Path, kind: StoreKind, figure: Figure) -> Result<Figure> {
-    let with_few = among_workers(program, kind, FEW_WORKERS).await?;
-    let with_many = among_workers(program, kind, MANY_WORKERS).await?;
+    let many = among_workers(program, kind, MANY_WORKERS, EACH).await?;
+    let few = among_workers(program, kind, FEW_WORKERS, EACH).await?;
+    let large = among_workers(program, kind, FEW_WORKERS, SLOTS / FEW_WORKERS as u32).await?;
     Ok(figure
-        .with("cost of a job with 1,000 workers", "× that with 10", with_few / with_many)
-        .with("drain with 10 workers", "jobs/s", with_few)
-        .with("drain with 1,000 workers", "jobs/s", with_many))
+        .with("cost of a job with 1,000 workers", "× that with 10 of the same slots in all", large.rate / many.rate)
+        .with("and", "× that with 10 like them", few.rate / many.rate)
+        .with("server's processor time of a job", "× that with 10 of the same slots in all", many.cpu / large.cpu)
+        .with("and", "× that with 10 like them", many.cpu / few.cpu)
+        .with("drain with 1,000 workers", "jobs/s", many.rate)
+        .with("with 10 of the same slots in all", "jobs/s", large.rate)
+        .with("with 10 like them", "jobs/s", few.rate))
 }
 
 async fn enqueued(cluster: &Cluster, count: usize) -> Result<f64> {
@@ -66,18 +73,26 @@ async fn drained_beside(cluster: &mut Cluster, others: usize) -> Result<f64> {
     rate_of(cluster, 1, SLOTS, SAMPLE).await
 }
 
-/// The same slots in all, divided among so many workers, which are all connected when the first job is given out.
-async fn among_workers(program: &Path, kind: StoreKind, workers: usize) -> Result<f64> {
+/// What a job costs where so many workers, each with so many slots, are connected when the first one is given out.
+struct Cost {
+    /// Jobs in a second.
+    rate: f64,
+    /// Seconds of the server's processor time for a job.
+    cpu: f64,
+}
+
+async fn among_workers(program: &Path, kind: StoreKind, workers: usize, slots: u32) -> Result<Cost> {
     let mut cluster = Cluster::new(program, kind).await?;
     cluster.start("server", &[]).await?;
     let (mut queues, name) = (cluster.queues().await?, "default".to_owned());
     queues.pause_queue(v1::PauseQueueRequest { name: name.clone() }).await?;
     enqueue(&cluster, &task("noop"), SAMPLE + FEW).await?;
-    let slots = SLOTS / u32::try_from(workers)?;
-    let stamps = cluster.start_task_workers(workers, slots, &[(COUNT, &SAMPLE.to_string())]).await?;
+    let mut stamps = cluster.start_task_workers(workers, slots, &[(COUNT, &SAMPLE.to_string())]).await?;
     cluster.until_workers(workers, |_| true).await?;
     queues.resume_queue(v1::ResumeQueueRequest { name }).await?;
-    let rate = rate_by(stamps, SAMPLE).await?;
+    let (first, before) = (stamps.next().await?, cluster.server()?.cpu());
+    let (last, after) = (stamps.next().await?, cluster.server()?.cpu());
     cluster.end().await?;
-    Ok(rate)
+    let jobs = SAMPLE as f64;
+    Ok(Cost { rate: jobs / last.saturating_sub(first).as_secs_f64(), cpu: (after - before).as_secs_f64() / jobs })
 }

@@ -1,7 +1,7 @@
 //! No-op tasks: what Hodei itself costs, beside which the work is nothing.
 
 use crate::{
-    cluster::{Cluster, Stamps},
+    cluster::Cluster,
     limits,
     record::Figure,
     workloads::{REST, enqueue, until_done},
@@ -98,12 +98,7 @@ pub async fn latency(cluster: &mut Cluster, figure: Figure) -> Result<Figure> {
 
 /// Tasks per second between the first handler's start and that of the one with the number `count`.
 pub async fn rate_of(cluster: &mut Cluster, workers: usize, slots: u32, count: usize) -> Result<f64> {
-    let stamps = cluster.start_task_workers(workers, slots, &[(COUNT, &count.to_string())]).await?;
-    rate_by(stamps, count).await
-}
-
-/// The same for workers that are there already.
-pub async fn rate_by(mut stamps: Stamps, count: usize) -> Result<f64> {
+    let mut stamps = cluster.start_task_workers(workers, slots, &[(COUNT, &count.to_string())]).await?;
     let (first, last) = (stamps.next().await?, stamps.next().await?);
     Ok(count as f64 / last.saturating_sub(first).as_secs_f64())
 }

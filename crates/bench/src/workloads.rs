@@ -88,7 +88,7 @@ impl Hodei<'_> {
             Workload::Schedules => scheduler::schedules(&mut cluster, figure("due once a year")).await?,
             Workload::Lines => lines::follow(&mut cluster, figure("one job, one reader")).await?,
             Workload::Growth => growth::growth(self.program, self.kind, figure("")).await?,
-            Workload::Workers => growth::workers(self.program, self.kind, figure("4,000 slots in all")).await?,
+            Workload::Workers => growth::workers(self.program, self.kind, figure("4 slots each")).await?,
             Workload::Listing => {
                 let settings = "pages of 100; 20 queues, 1 % failed; every look 200 times";
                 listing::listing(self.program, self.kind, figure(settings)).await?

@@ -696,6 +696,11 @@ async fn the_environment_is_clean() {
     // Nothing is open but the standard descriptors and the one that ls itself uses; the guardian tells nothing either.
     assert_eq!(rig.end_of(program("ls", &["/proc/self/fd"])).await.text(), "0\n1\n2\n3\n");
     assert_eq!(rig.end_of(shell("cat /proc/$PPID/environ")).await.text(), "");
+    // No signal is held back or caught, and a broken pipe ends a program, whatever we and the guardian do with ours.
+    let signals = rig.end_of(program("grep", &["-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"])).await.text();
+    let sets = signals.lines().map(|line| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok());
+    let [Some(blocked), Some(ignored), Some(caught)] = sets.collect::<Vec<_>>()[..] else { panic!("{signals}") };
+    assert_eq!((blocked, ignored & 1 << (13 - 1), caught), (0, 0, 0));
 }
 
 async fn stdin_and_scripts() {

@@ -48,6 +48,7 @@ const REAP_EVERY_MS: u64 = 20;
 const REAP_FOR_MS: u64 = 500;
 const FORMER_GUARDIAN: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const NOTHING: &str = "/dev/null";
 /// Every lease is over.
 const LONG_AGO: u64 = 0;
 /// Wait only for children of the calling thread. The main thread's are orphans that were handed to it; a job's main
@@ -58,7 +59,7 @@ const OWN_CHILDREN: WaitOptions = WaitOptions::from_bits_retain(0x2000_0000);
 pub fn main() -> io::Result<()> {
     posix::close_inherited();
     let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
-    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    rustix::stdio::dup2_stdin(File::open(NOTHING)?)?;
     run(control)
 }
 
@@ -103,6 +104,8 @@ fn clear_former_life(groups: &Groups, init: &Init) {
 struct Shared {
     deadline: AtomicU64,
     wake: OwnedFd,
+    /// The input of jobs that have none.
+    nothing: File,
 }
 
 impl Shared {
@@ -150,7 +153,8 @@ impl Guardian {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, flags)?;
-        let shared = Arc::new(Shared { deadline: AtomicU64::new(NO_DEADLINE), wake });
+        let nothing = File::open(NOTHING)?;
+        let shared = Arc::new(Shared { deadline: AtomicU64::new(NO_DEADLINE), wake, nothing });
         Ok(Self { control, timer, groups, scratch, shared, slots: Vec::new(), reap_at: None, reap_until: 0 })
     }
 

@@ -16,11 +16,13 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions},
 };
 use std::{
+    collections::BTreeMap,
+    ffi::CString,
     fs::File,
     io,
-    os::unix::process::{CommandExt, ExitStatusExt},
+    os::unix::process::ExitStatusExt,
     path::PathBuf,
-    process::{Command, ExitStatus, Stdio},
+    process::ExitStatus,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -182,7 +184,7 @@ pub(super) fn serve(slot: &Slot, socket: &OwnedFd, shared: &Shared) {
             Err(error) => Err(StartError::Limits { message: error.to_string() }),
         };
         let sent = match begun {
-            Ok(running) => {
+            Ok(mut running) => {
                 running.tell_start(socket);
                 message::send(socket, &Report::Ended(running.end(slot, shared)), &[])
             }
@@ -198,6 +200,7 @@ pub(super) fn serve(slot: &Slot, socket: &OwnedFd, shared: &Shared) {
 struct Running {
     execution: ExecutionId,
     main: Pid,
+    handle: Option<OwnedFd>,
     started: Time,
     /// How often the kernel had killed for want of memory before; `None` without a limit.
     memory_kills: Option<u64>,
@@ -214,20 +217,20 @@ impl Running {
         let joins = slot.group.prepare(start.limits);
         let joins = joins.map_err(|error| StartError::Limits { message: error.to_string() })?;
         let memory_kills = (start.limits.memory_bytes > 0).then(|| slot.group.memory_kills());
-        let spawned = Pipes::new(fds, start.stdin).and_then(|pipes| spawn(start, pipes, &joins));
-        let main = spawned.map_err(|error| StartError::Spawn { errno: error.raw_os_error().unwrap_or(0) })?;
+        let spawned = spawn(start, &fds, &shared.nothing, &joins);
+        let (main, handle) = spawned.map_err(|error| StartError::Spawn { errno: error.raw_os_error().unwrap_or(0) })?;
         let (execution, started) = (start.execution, wall());
         *slot.current() = Some(Current { execution, main, exited: false, stop: None });
         // The lease may have ended between the look at it and this moment; the main thread has then looked in vain.
         if shared.lease_is_over() {
             slot.stop_now();
         }
-        Ok(Self { execution, main, started, memory_kills })
+        Ok(Self { execution, main, handle, started, memory_kills })
     }
 
     /// Tells the agent of the start, unless the job ends so soon that its end tells enough.
-    fn tell_start(&self, socket: &OwnedFd) {
-        if !ends_soon(self.main) {
+    fn tell_start(&mut self, socket: &OwnedFd) {
+        if !self.handle.take().is_some_and(ends_soon) {
             _ = message::send(socket, &Report::Started { at: self.started }, &[]);
         }
     }
@@ -254,50 +257,26 @@ impl Running {
 }
 
 /// Whether a process ends in a moment.
-fn ends_soon(main: Pid) -> bool {
-    let Some(handle) = handle(main) else { return false };
-    matches!(rustix::event::poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&SOON)), Ok(1))
+fn ends_soon(main: OwnedFd) -> bool {
+    matches!(rustix::event::poll(&mut [PollFd::new(&main, PollFlags::IN)], Some(&SOON)), Ok(1))
 }
 
-/// What becomes the standard descriptors of the job.
-struct Pipes {
-    stdin: Stdio,
-    stdout: OwnedFd,
-    stderr: OwnedFd,
-}
-
-impl Pipes {
-    fn new(fds: Vec<OwnedFd>, with_stdin: bool) -> io::Result<Self> {
-        let mut fds = fds.into_iter();
-        let (Some(stdout), Some(stderr)) = (fds.next(), fds.next()) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        let stdin = fds.next().filter(|_| with_stdin).map_or_else(Stdio::null, Stdio::from);
-        Ok(Self { stdin, stdout, stderr })
-    }
-}
-
-/// Starts the job as the leader of a process group of its own. With nothing to join, std does this without copying the
-/// guardian's page tables. Our ends of the pipes close with it: every descriptor that is open here is one that the next
-/// job has to close.
-fn spawn(start: &Start, pipes: Pipes, joins: &[File]) -> io::Result<Pid> {
-    let mut command = Command::new(&start.program);
-    if let Some((name, args)) = start.args.split_first() {
-        command.arg0(name).args(args);
-    }
-    command
-        .env_clear()
-        .envs(start.environment.iter().map(|(name, value)| (name, value)))
-        .current_dir(&start.directory)
-        .process_group(0)
-        .stdin(pipes.stdin)
-        .stdout(pipes.stdout)
-        .stderr(pipes.stderr);
-    if !joins.is_empty() {
-        posix::join_before_exec(&mut command, joins);
-    }
-    let child = command.spawn()?;
-    Ok(Pid::from_child(&child))
+/// Starts the job; the descriptors are its standard output, its standard error and, if it has one, its standard input.
+/// They close here with it: every descriptor that is open in this process is one that the next job has to close.
+fn spawn(start: &Start, fds: &[OwnedFd], nothing: &File, joins: &[File]) -> io::Result<(Pid, Option<OwnedFd>)> {
+    let [stdout, stderr, stdin @ ..] = fds else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let stdin = stdin.first().filter(|_| start.stdin).map_or(nothing.as_fd(), AsFd::as_fd);
+    // Of several values of a name the last one counts.
+    let environment: BTreeMap<_, _> = start.environment.iter().map(|(name, value)| (name, value)).collect();
+    let environment = environment.into_iter().map(|(name, value)| CString::new(format!("{name}={value}")));
+    posix::spawn(&posix::Program {
+        path: CString::new(&*start.program)?,
+        args: start.args.iter().map(|arg| CString::new(&**arg)).collect::<Result<_, _>>()?,
+        environment: environment.collect::<Result<_, _>>()?,
+        directory: CString::new(&*start.directory)?,
+        standard: [stdin, stdout.as_fd(), stderr.as_fd()],
+        joins,
+    })
 }
 
 /// Signals what `list` names. A number may pass to a stranger at any time: a handle is taken first, and used only if
