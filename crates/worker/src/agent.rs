@@ -202,6 +202,7 @@ async fn live(
         stream: None,
         outgoing: WorkerMessage::default(),
         starts: IdMap::default(),
+        freed: 0,
         last_sent: Instant::now(),
         pace: PACE,
         ending: None,
@@ -249,6 +250,8 @@ struct Agent {
     /// Starts that have not been told yet. What ends before the next message goes needs no word of its start: its end
     /// says when that was.
     starts: IdMap<ExecutionId, Time>,
+    /// Slots that have become free since the last message: the server does not know of it yet.
+    freed: usize,
     last_sent: Instant,
     /// How long the next message waits for company from then on.
     pace: Duration,
@@ -360,6 +363,7 @@ impl Agent {
                 // Its end says when it began, unless something that came before the end needs to be told first.
                 self.act();
                 self.starts.remove(&finished.execution);
+                self.freed += 1;
                 if let Some(finished) = self.state.ended(finished) {
                     self.keep(Entry::Finished(finished));
                 }
@@ -478,6 +482,7 @@ impl Agent {
         self.tell_starts();
         if let Some(stream) = self.stream.as_ref().filter(|_| !self.outgoing.is_empty()) {
             let message = std::mem::take(&mut self.outgoing);
+            self.freed = 0;
             self.pace = if message.len() < CROWD { PACE } else { CROWDED_PACE };
             _ = stream.outgoing.send(message);
             self.last_sent = Instant::now();
@@ -500,9 +505,11 @@ impl Agent {
         self.starts.clear();
     }
 
-    /// What is to be said may wait a moment when something was said only just before, and there is more to come.
+    /// What is to be said may wait a moment when something was said only just before, and there is more to come. But not
+    /// while half of the slots have nothing to do for want of it.
     fn wait_for_company(&self) -> Duration {
-        match self.state.runs_nothing() || self.outgoing.len() >= FULL {
+        let idle = 2 * self.freed >= self.state.info().capacity.slots as usize;
+        match idle || self.state.runs_nothing() || self.outgoing.len() >= FULL {
             true => Duration::ZERO,
             false => self.pace.saturating_sub(self.last_sent.elapsed()),
         }
