@@ -126,6 +126,7 @@ impl Store for Postgres {
         limit: usize,
         _follows: u64,
     ) -> Answer<'_, Vec<Job>> {
+        // Every batch that was answered is in the tables.
         self.read(move |client| read::ready(client, class, priority, after, limit))
     }
 

@@ -72,16 +72,18 @@ impl Sqlite {
         Box::pin(Readers::run(Arc::clone(&self.readers), self.writer.caught_up(), work))
     }
 
-    /// Reads what the tables may hold already although they are behind. If `enough` says that they did not, it is read again
-    /// when they hold all that was answered.
+    /// Reads what the tables may hold already although they are behind. If `early` finds that they do not, `work` reads when
+    /// they hold all that was answered.
     fn read_early<T: Send + 'static>(
         &self,
-        work: impl Fn(&Connection) -> Result<T, StoreError> + Clone + Send + 'static,
-        enough: impl Fn(&T) -> bool + Send + 'static,
+        early: impl FnOnce(&Connection) -> Result<Option<T>, StoreError> + Send + 'static,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Answer<'_, T> {
         Box::pin(async move {
-            let early = Readers::run(Arc::clone(&self.readers), || Ok(()), work.clone()).await?;
-            if enough(&early) { Ok(early) } else { self.read(work).await }
+            match Readers::run(Arc::clone(&self.readers), || Ok(()), early).await? {
+                Some(found) => Ok(found),
+                None => self.read(work).await,
+            }
         })
     }
 }
@@ -123,12 +125,12 @@ impl Store for Sqlite {
         limit: usize,
         follows: u64,
     ) -> Answer<'_, Vec<Job>> {
-        let read = move |connection: &Connection| {
+        let page = move |connection: &Connection| read::ready(connection, class, priority, after, limit);
+        let early = move |connection: &Connection| {
             let (_, batch) = leadership(connection)?;
-            Ok((batch, read::ready(connection, class, priority, after, limit)?))
+            (batch >= follows).then(|| page(connection)).transpose()
         };
-        let found = self.read_early(read, move |(batch, _)| *batch >= follows);
-        Box::pin(async move { Ok(found.await?.1) })
+        self.read_early(early, page)
     }
 
     fn due(&self, after: Option<(Time, JobId)>, limit: usize) -> Answer<'_, Vec<Job>> {
@@ -141,8 +143,12 @@ impl Store for Sqlite {
 
     fn payloads(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, Vec<u8>)>> {
         // What a job was submitted as never changes.
-        let wanted = ids.len();
-        self.read_early(move |connection| read::payloads(connection, &ids), move |found| found.len() == wanted)
+        let wanted = ids.clone();
+        let early = move |connection: &Connection| {
+            let found = read::payloads(connection, &wanted)?;
+            Ok((found.len() == wanted.len()).then_some(found))
+        };
+        self.read_early(early, move |connection| read::payloads(connection, &ids))
     }
 
     fn results(&self, ids: Vec<JobId>) -> Answer<'_, Vec<(JobId, Vec<u8>)>> {

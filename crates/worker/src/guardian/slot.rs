@@ -217,7 +217,7 @@ impl Running {
         let joins = slot.group.prepare(start.limits);
         let joins = joins.map_err(|error| StartError::Limits { message: error.to_string() })?;
         let memory_kills = (start.limits.memory_bytes > 0).then(|| slot.group.memory_kills());
-        let spawned = spawn(start, &fds, &shared.nothing, &joins);
+        let spawned = spawn(start, fds, &shared.nothing, &joins);
         let (main, handle) = spawned.map_err(|error| StartError::Spawn { errno: error.raw_os_error().unwrap_or(0) })?;
         let (execution, started) = (start.execution, wall());
         *slot.current() = Some(Current { execution, main, exited: false, stop: None });
@@ -263,8 +263,8 @@ fn ends_soon(main: OwnedFd) -> bool {
 
 /// Starts the job; the descriptors are its standard output, its standard error and, if it has one, its standard input.
 /// They close here with it: every descriptor that is open in this process is one that the next job has to close.
-fn spawn(start: &Start, fds: &[OwnedFd], nothing: &File, joins: &[File]) -> io::Result<(Pid, Option<OwnedFd>)> {
-    let [stdout, stderr, stdin @ ..] = fds else { return Err(io::ErrorKind::InvalidInput.into()) };
+fn spawn(start: &Start, fds: Vec<OwnedFd>, nothing: &File, joins: &[File]) -> io::Result<(Pid, Option<OwnedFd>)> {
+    let [stdout, stderr, stdin @ ..] = &fds[..] else { return Err(io::ErrorKind::InvalidInput.into()) };
     let stdin = stdin.first().filter(|_| start.stdin).map_or(nothing.as_fd(), AsFd::as_fd);
     // Of several values of a name the last one counts.
     let environment: BTreeMap<_, _> = start.environment.iter().map(|(name, value)| (name, value)).collect();
