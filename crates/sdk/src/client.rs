@@ -74,6 +74,8 @@ struct Shared {
 struct Gathered {
     waiting: VecDeque<Waiting>,
     flights: usize,
+    /// One of them has just landed, and takes what waits as soon as it has its turn.
+    boarding: bool,
 }
 
 /// A job that somebody waits for.
@@ -139,13 +141,14 @@ impl Gathered {
     /// Adds a job, and says whether a request may leave for it.
     fn take(&mut self, waiting: Waiting) -> bool {
         self.waiting.push_back(waiting);
-        let free = self.flights < FLIGHTS;
+        let free = self.flights < FLIGHTS && !self.boarding;
         self.flights += usize::from(free);
         free
     }
 
     /// What goes next; when nothing waits, the flight is over.
     fn next(&mut self) -> Vec<Waiting> {
+        self.boarding = false;
         let mut bytes = 0;
         let fits = |waiting: &&Waiting| {
             bytes += waiting.bytes;
@@ -168,6 +171,7 @@ async fn fly(shared: Arc<Shared>) {
             _ => shared.send_together(next).await,
         }
         // Whoever was just answered may have more to say, and it goes together.
+        shared.lock().boarding = true;
         tokio::task::yield_now().await;
     }
 }

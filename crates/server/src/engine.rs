@@ -53,6 +53,8 @@ const INBOX_KIB: usize = 256 << 10;
 const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 /// A commit that takes longer than this is a stall of the store.
 const STALL: Duration = Duration::from_secs(2);
+/// A commit that may be made so soon is waited for awake, because to be woken for it would take a good part of that.
+const SOON: Duration = Duration::from_micros(300);
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 const READ_AGAIN: Duration = Duration::from_millis(200);
 /// How long an orderly end may take.
@@ -211,6 +213,7 @@ impl Engine {
             urgent: false,
             last_commit: Instant::now(),
             stalled: false,
+            quick: false,
             inbox: inbox.clone(),
             dispatcher,
         };
@@ -388,6 +391,8 @@ struct Loop {
     last_commit: Instant,
     /// The last commit took so long that a silent worker may not be to blame.
     stalled: bool,
+    /// The last commit was made in less time than [`SOON`].
+    quick: bool,
     inbox: mpsc::UnboundedSender<Message>,
     dispatcher: tokio::task::JoinHandle<()>,
 }
@@ -407,6 +412,12 @@ enum Event {
     Message(Option<Message>),
     Committed(Result<(), StoreError>),
     Wake,
+}
+
+/// Gives way to all who have something to do, here and on this processor, and comes back.
+async fn stay_awake() {
+    std::thread::yield_now();
+    tokio::task::yield_now().await;
 }
 
 impl Loop {
@@ -459,6 +470,7 @@ impl Loop {
                 biased;
                 outcome = &mut flight.outcome => Event::Committed(outcome),
                 message = self.messages.recv(), if !full => Event::Message(message),
+                () = stay_awake(), if self.quick && flight.began.elapsed() < SOON => Event::Wake,
             },
             None => tokio::select! {
                 biased;
@@ -689,6 +701,7 @@ impl Loop {
         let (Commit { batch, logs, .. }, took) = (&*commit, began.elapsed());
         self.shared.committing_since.store(0, Ordering::Relaxed);
         self.stalled = took > STALL;
+        self.quick = took < SOON;
         if self.stalled {
             tracing::warn!(?took, "the database was slow");
         }
