@@ -54,7 +54,7 @@ const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 /// A commit that takes longer than this is a stall of the store.
 const STALL: Duration = Duration::from_secs(2);
 /// A commit that may be made so soon is waited for awake, because to be woken for it would take a good part of that.
-const SOON: Duration = Duration::from_micros(300);
+const SOON: Duration = Duration::from_micros(600);
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 const READ_AGAIN: Duration = Duration::from_millis(200);
 /// How long an orderly end may take.

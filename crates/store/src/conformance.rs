@@ -174,8 +174,16 @@ pub async fn a_deposed_leader_writes_nothing(store: Arc<dyn Store>) {
     assert!(store.workers().await.expect("workers").is_empty());
     assert!(store.tokens().await.expect("tokens").is_empty());
     assert!(store.log_tail(job_id(1), 9).await.expect("logs").is_empty());
+    let refused = old.try_commit(many_new(), vec![]).await;
+    assert!(matches!(refused, Err(StoreError::Deposed { .. })), "{refused:?}");
+    assert_eq!(store.list(Filter::default(), None, 9).await.expect("list").jobs, [pending(1)]);
     leader.commit(jobs_batch([new(pending(2))]), vec![]).await;
     assert_eq!(store.jobs(vec![job_id(1), job_id(2)]).await.expect("jobs").len(), 2);
+}
+
+/// So many that a store may write them in another way than a few.
+fn many_new() -> Batch {
+    jobs_batch((100..1_100).map(|n| new(pending(n))))
 }
 
 pub async fn a_repeated_commit_changes_nothing(store: Arc<dyn Store>) {
@@ -187,8 +195,11 @@ pub async fn a_repeated_commit_changes_nothing(store: Arc<dyn Store>) {
         again
             .commit(jobs_batch([new(pending(2)), known(Job { attempt: 7, ..pending(1) })]), vec![chunk(1, 1, 5, 5)])
             .await;
+        let mut again = Leader { number: number - 1, ..leader.clone() };
+        again.commit(many_new(), vec![]).await;
     }
-    assert_eq!(store.jobs(vec![job_id(1), job_id(2)]).await.expect("jobs"), [Job { attempt: 1, ..pending(1) }]);
+    let listed = store.list(Filter::default(), None, 9).await.expect("list").jobs;
+    assert_eq!(listed, [Job { attempt: 1, ..pending(1) }]);
     let entries = store.log_entries(vec![(job_id(1), execution_id(1))]).await.expect("entries");
     assert_eq!(entries, [(execution_id(1), 5)]);
 }

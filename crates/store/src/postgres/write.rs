@@ -1,4 +1,4 @@
-//! The one writer. A commit is two round trips: one takes the turn, one carries all rows and the end.
+//! The one writer. A commit is one round trip, and one more where many new rows are copied.
 
 use super::{
     Session, bounded,
@@ -50,14 +50,17 @@ impl Writer {
 
     pub async fn commit(&self, commit: Arc<Commit>) -> Result<(), StoreError> {
         let mut slot = self.session.lock().await;
-        if let Written::Taken = self.write(&mut slot, &commit, Rows::New).await? {
-            self.write(&mut slot, &commit, Rows::NewOrTaken).await?;
+        let mut rows = Rows::New;
+        loop {
+            match self.write(&mut slot, &commit, rows).await? {
+                Written::All => return Ok(()),
+                Written::Taken => rows = Rows::NewOrTaken,
+                Written::NoTurn => return self.explain_no_turn(&mut slot, commit.epoch).await,
+            }
         }
-        Ok(())
     }
 
-    /// A session on which something failed may be in the middle of a transaction, so it is dropped; one that is only
-    /// out of the lead is fine.
+    /// A session on which something failed may be in the middle of a transaction or of a copy, so it is dropped.
     async fn write(
         &self,
         slot: &mut Option<WriterSession>,
@@ -66,10 +69,18 @@ impl Writer {
     ) -> Result<Written, StoreError> {
         let session = self.take(slot).await?;
         let answer = bounded(self.limit, session.commit(commit, rows)).await;
-        if matches!(answer, Ok(Written::All) | Err(StoreError::Deposed { .. })) {
+        if matches!(answer, Ok(Written::All)) {
             *slot = Some(session);
         }
         answer
+    }
+
+    /// The commit was made before, which is fine, or another server leads.
+    async fn explain_no_turn(&self, slot: &mut Option<WriterSession>, ours: u64) -> Result<(), StoreError> {
+        let session = self.take(slot).await?;
+        let current = bounded(self.limit, session.epoch()).await?;
+        *slot = Some(session);
+        if current == ours { Ok(()) } else { Err(StoreError::Deposed { ours, current }) }
     }
 
     /// The session leaves its place while it is used: if the caller stops waiting, it is dropped with the call.
@@ -93,6 +104,8 @@ enum Written {
     All,
     /// Nothing: a row that should have been new was there.
     Taken,
+    /// Nothing: another leads, or it was written before.
+    NoTurn,
 }
 
 struct WriterSession {
@@ -119,49 +132,21 @@ impl WriterSession {
         })
     }
 
-    async fn commit(&self, commit: &Commit, new: Rows) -> Result<Written, StoreError> {
-        if self.take_turn(commit.epoch, &commit.batch).await? {
-            self.write(commit, new).await
-        } else {
-            self.explain_no_turn(commit.epoch).await.map(|()| Written::All)
-        }
-    }
-
-    /// Locks the leadership row, checks that the leader of this commit still leads and notes the commit's number, all
-    /// in one statement: who takes the lead meanwhile waits for this commit to end, and so does a repeat of it.
-    async fn take_turn(&self, epoch: u64, batch: &Batch) -> Result<bool, StoreError> {
-        let client = &self.session.client;
-        let (epoch, number) = (signed(epoch), signed(batch.number));
-        let parked_until = batch.parked_until.map(|time| time.0);
-        let turn: [&(dyn ToSql + Sync); 4] = [&epoch, &number, &batch.now.0, &parked_until];
-        let (begun, turn) =
-            futures::join!(client.batch_execute("BEGIN"), client.execute(&self.statements.take_turn, &turn));
-        begun?;
-        Ok(turn? == 1)
-    }
-
-    /// The commit was made before, which is fine, or another server leads.
-    async fn explain_no_turn(&self, ours: u64) -> Result<(), StoreError> {
-        let client = &self.session.client;
-        let row = client.query_one("SELECT epoch FROM leadership", &[]).await?;
-        client.batch_execute("ROLLBACK").await?;
-        match unsigned(row.try_get(0)?) {
-            current if current == ours => Ok(()),
-            current => Err(StoreError::Deposed { ours, current }),
-        }
-    }
-
     /// All statements are sent before the first is answered. One that fails makes the others fail, and the final
     /// COMMIT a rollback.
-    async fn write(&self, commit: &Commit, new: Rows) -> Result<Written, StoreError> {
+    async fn commit(&self, commit: &Commit, new: Rows) -> Result<Written, StoreError> {
         let blobs = CommitBlobs::encode(commit)?;
         let rows = CommitRows::new(commit, &blobs);
         let mut pipeline = Pipeline { client: &self.session.client, calls: Vec::new() };
+        pipeline.say("BEGIN");
+        self.take_turn(&mut pipeline, commit.epoch, &commit.batch);
         self.send_new(&mut pipeline, &rows, new)?;
         self.send_known(&mut pipeline, &rows);
         rows::send(&mut pipeline, &self.rows, commit)?;
-        let wrote = match (pipeline.commit().await, new) {
+        pipeline.say("COMMIT");
+        let wrote = match (pipeline.finish().await, new) {
             (Ok(wrote), _) => wrote,
+            (Err(error), _) if error.code() == Some(&NO_TURN) => return Ok(Written::NoTurn),
             (Err(error), Rows::New) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => return Ok(Written::Taken),
             (Err(error), _) => return Err(error.into()),
         };
@@ -173,6 +158,24 @@ impl WriterSession {
             self.report_odd_rows(&rows.known_jobs).await;
         }
         Ok(Written::All)
+    }
+
+    /// Locks the leadership row, checks that the leader of this commit still leads and notes the commit's number, all
+    /// in one statement: who takes the lead meanwhile waits for this commit to end, and so does a repeat of it.
+    fn take_turn<'a>(&'a self, pipeline: &mut Pipeline<'a>, epoch: u64, batch: &Batch) {
+        let parked_until = batch.parked_until.map(|time| time.0);
+        let turn: Params = vec![
+            Box::new(signed(epoch)),
+            Box::new(signed(batch.number)),
+            Box::new(batch.now.0),
+            Box::new(parked_until),
+        ];
+        pipeline.send(Table::Other, &self.statements.take_turn, turn);
+    }
+
+    async fn epoch(&self) -> Result<u64, StoreError> {
+        let row = self.session.client.query_one("SELECT epoch FROM leadership", &[]).await?;
+        Ok(unsigned(row.try_get(0)?))
     }
 
     fn send_new<'a>(
@@ -311,10 +314,16 @@ impl Statements {
     }
 }
 
+// The statements that follow are on their way already, so one that finds no row must fail for them to come to nothing.
 const TAKE_TURN: &str = "
-    UPDATE leadership
-    SET batch = $2, last_time = greatest(last_time, $3), parked_until = coalesce($4, parked_until)
-    WHERE epoch = $1 AND batch < $2";
+    WITH turn AS (
+        UPDATE leadership
+        SET batch = $2, last_time = greatest(last_time, $3), parked_until = coalesce($4, parked_until)
+        WHERE epoch = $1 AND batch < $2
+        RETURNING 1
+    ) SELECT 1 / count(*) FROM turn";
+/// How that statement fails, and no other.
+const NO_TURN: SqlState = SqlState::DIVISION_BY_ZERO;
 const INSERT_JOBS: &str = "
     INSERT INTO jobs (id, state, queue, class, priority, seq, due_at, record, created_at)
     SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::bigint[], $5::smallint[], $6::bigint[],
@@ -381,6 +390,11 @@ struct Wrote {
 }
 
 impl<'a> Pipeline<'a> {
+    fn say(&mut self, sql: &'static str) {
+        let client = self.client;
+        self.calls.push(Box::pin(async move { client.batch_execute(sql).await.map(|()| (Table::Other, 0)) }));
+    }
+
     pub fn send(&mut self, table: Table, statement: &'a Statement, params: Params<'a>) {
         let client = self.client;
         self.calls.push(Box::pin(async move { Ok((table, client.execute_raw(statement, params).await?)) }));
@@ -395,12 +409,6 @@ impl<'a> Pipeline<'a> {
         for piece in pieces(&rows.records) {
             self.send(Table::Other, statement, rows.piece(piece));
         }
-    }
-
-    async fn commit(mut self) -> Result<Wrote, tokio_postgres::Error> {
-        let client = self.client;
-        self.calls.push(Box::pin(async move { client.batch_execute("COMMIT").await.map(|()| (Table::Other, 0)) }));
-        self.finish().await
     }
 
     /// Each call is sent when it is first polled, so they go out in order.
