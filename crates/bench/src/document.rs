@@ -3,7 +3,7 @@
 use crate::{
     limits,
     plot::{self, Bar, Class},
-    record::{Durability, Figure, Record, Workload},
+    record::{Durability, Figure, Record, Value, Workload},
     report::number,
 };
 use anyhow::Result;
@@ -261,26 +261,54 @@ fn gaps(record: &Record) -> String {
 
 /// Values of Hodei that no peer has.
 fn only_hodei(record: &Record) -> String {
-    let mut rows = String::new();
-    for figure in record.figures.iter().filter(|f| f.system.starts_with(HODEI)) {
-        let compared = Workload::COMPARED.contains(&figure.workload);
-        let values: Vec<String> = figure
-            .values
-            .iter()
-            .skip(usize::from(compared))
-            .filter(|value| !compared || !["p50", "p95", "own", "database"].contains(&value.name.as_str()))
-            .filter(|value| !(value.name == "p99" && figure.workload != Workload::Callers))
-            .map(|value| format!("{} {} {}", value.name, number(value.median()), value.unit).trim_end().to_owned())
-            .collect();
-        if !values.is_empty() {
-            _ = writeln!(rows, "| {} | {} | {} |", figure.workload.title(), figure.system, values.join(", "));
+    let mut text = String::new();
+    let mut told: Vec<Workload> = Vec::new();
+    let ours = || record.figures.iter().filter(|figure| figure.system.starts_with(HODEI));
+    for workload in ours().map(|figure| figure.workload) {
+        if !told.contains(&workload) {
+            told.push(workload);
+            let figures: Vec<&Figure> = ours().filter(|figure| figure.workload == workload).collect();
+            text.push_str(&apart(workload, &figures));
         }
     }
-    if rows.is_empty() { rows } else { format!("## More of Hodei\n\n| workload | | |\n|---|---|---|\n{rows}") }
+    if text.is_empty() { text } else { format!("## More of Hodei\n\n{text}") }
+}
+
+/// A row for each value that the table of all systems does not have, a column for each way to run Hodei.
+fn apart(workload: Workload, figures: &[&Figure]) -> String {
+    let compared = Workload::COMPARED.contains(&workload);
+    let elsewhere = |value: &Value| match value.name.as_str() {
+        "p50" | "p95" | "own" | "database" => compared,
+        "p99" => workload != Workload::Callers,
+        _ => false,
+    };
+    let mut names: Vec<&str> = Vec::new();
+    for figure in figures {
+        for value in figure.values.iter().skip(usize::from(compared)).filter(|value| !elsewhere(value)) {
+            if !names.contains(&value.name.as_str()) {
+                names.push(&value.name);
+            }
+        }
+    }
+    if names.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("### {}\n\n|", workload.title());
+    figures.iter().for_each(|figure| _ = write!(text, " | {}", figure.system));
+    _ = writeln!(text, " |\n|---|{}", "---:|".repeat(figures.len()));
+    for name in names {
+        let cell = |figure: &&Figure| {
+            let said = figure.value(name).map(|value| format!("{} {}", number(value.median()), value.unit));
+            said.unwrap_or_default().trim_end().to_owned()
+        };
+        let cells: Vec<String> = figures.iter().map(cell).collect();
+        _ = writeln!(text, "| {name} | {} |", cells.join(" | "));
+    }
+    text + "\n"
 }
 
 fn machine(record: &Record) -> String {
-    let mut text = String::from("\n## The machine\n\n| | |\n|---|---|\n");
+    let mut text = String::from("## The machine\n\n| | |\n|---|---|\n");
     for (name, what) in &record.machine {
         _ = writeln!(text, "| {name} | {what} |");
     }

@@ -25,7 +25,8 @@ pub async fn growth(program: &Path, kind: StoreKind, figure: Figure) -> Result<F
     let mut cluster = Cluster::new(program, kind).await?;
     cluster.start("server", &[]).await?;
     let first = enqueued(&cluster, SAMPLE).await?;
-    enqueue(&cluster, &task("noop"), MANY - 2 * SAMPLE).await?;
+    let between = enqueued(&cluster, MANY - 2 * SAMPLE).await?;
+    until_settled(&cluster).await?;
     let last = enqueued(&cluster, SAMPLE).await?;
     let full = cluster.server()?.memory().now;
     cluster.stop_server();
@@ -38,6 +39,7 @@ pub async fn growth(program: &Path, kind: StoreKind, figure: Figure) -> Result<F
         .with("drain beside 10,000", "jobs/s", few)
         .with("drain beside 10,000,000", "jobs/s", many)
         .with("cost of an enqueue beside 10,000,000 pending", "× that of the first", first / last)
+        .with("enqueue of nearly 10,000,000 on end", "jobs/s", between)
         .with("server with them", "MiB", mebibytes(full))
         .with("start-up with them", "ms", took.as_secs_f64() * 1000.0)
         .with("server at most after start-up and draining", "MiB", mebibytes(after)))
@@ -48,12 +50,12 @@ pub async fn workers(program: &Path, kind: StoreKind, figure: Figure) -> Result<
     let few = among_workers(program, kind, FEW_WORKERS, EACH).await?;
     let large = among_workers(program, kind, FEW_WORKERS, SLOTS / FEW_WORKERS as u32).await?;
     Ok(figure
-        .with("cost of a job with 1,000 workers", "× that with 10 of the same slots in all", large.rate / many.rate)
-        .with("and", "× that with 10 like them", few.rate / many.rate)
-        .with("server's processor time of a job", "× that with 10 of the same slots in all", many.cpu / large.cpu)
-        .with("and", "× that with 10 like them", many.cpu / few.cpu)
+        .with("cost of a job with 1,000 workers", "× that with 10 like them", few.rate / many.rate)
+        .with("cost beside 10 with as many slots in all", "times", large.rate / many.rate)
+        .with("server's processor time of a job", "× that with 10 like them", many.cpu / few.cpu)
+        .with("processor time beside 10 with as many slots in all", "times", many.cpu / large.cpu)
         .with("drain with 1,000 workers", "jobs/s", many.rate)
-        .with("with 10 of the same slots in all", "jobs/s", large.rate)
+        .with("with 10 of as many slots in all", "jobs/s", large.rate)
         .with("with 10 like them", "jobs/s", few.rate))
 }
 
@@ -61,6 +63,13 @@ async fn enqueued(cluster: &Cluster, count: usize) -> Result<f64> {
     let began = Instant::now();
     enqueue(cluster, &task("noop"), count).await?;
     Ok(count as f64 / began.elapsed().as_secs_f64())
+}
+
+/// A listing waits for all rows that were still to follow: the next jobs come to a store at rest, as the first did.
+async fn until_settled(cluster: &Cluster) -> Result<()> {
+    let request = v1::ListJobsRequest { page_size: 1, ..Default::default() };
+    cluster.jobs().await?.list_jobs(request).await?;
+    Ok(())
 }
 
 /// The rate at which a sample goes through while so many others wait behind it. The server has just been started, as it has

@@ -169,8 +169,10 @@ impl Figure {
         }
     }
 
+    /// Runs find each other by the names of their values, so each has one of its own.
     #[must_use]
     pub fn with(mut self, name: &str, unit: &str, value: f64) -> Self {
+        assert!(self.value(name).is_none(), "two values of {} are called '{name}'", self.workload.title());
         self.values.push(Value { name: name.into(), unit: unit.into(), runs: vec![value] });
         self
     }
