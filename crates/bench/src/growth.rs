@@ -14,7 +14,7 @@ use std::{path::Path, time::Instant};
 const FEW: usize = 10_000;
 const MANY: usize = 10_000_000;
 /// Jobs whose cost is measured.
-const SAMPLE: usize = 100_000;
+const SAMPLE: usize = 400_000;
 const FEW_WORKERS: usize = 10;
 const MANY_WORKERS: usize = 1000;
 /// Slots of each of the many.
@@ -30,6 +30,7 @@ pub async fn growth(program: &Path, kind: StoreKind, figure: Figure) -> Result<F
     let last = enqueued(&cluster, SAMPLE).await?;
     let full = cluster.server()?.memory().now;
     cluster.stop_server();
+    until_written().await?;
     let took = cluster.start("server", &[]).await?;
     let many = rate_of(&mut cluster, 1, SLOTS, SAMPLE).await?;
     let after = cluster.server()?.memory().peak;
@@ -72,12 +73,18 @@ async fn until_settled(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// The disk has come to rest: millions of jobs leave the system gigabytes to write, which is no part of what the next one costs.
+async fn until_written() -> Result<()> {
+    Ok(tokio::task::spawn_blocking(rustix::fs::sync).await?)
+}
+
 /// The rate at which a sample goes through while so many others wait behind it. The server has just been started, as it has
 /// where there are very many: it knows no job by heart.
 async fn drained_beside(cluster: &mut Cluster, others: usize) -> Result<f64> {
     cluster.start("server", &[]).await?;
     enqueue(cluster, &task("noop"), SAMPLE + others).await?;
     cluster.stop_server();
+    until_written().await?;
     cluster.start("server", &[]).await?;
     rate_of(cluster, 1, SLOTS, SAMPLE).await
 }
