@@ -131,6 +131,8 @@ pub struct World {
     now: u64,
     queue: BinaryHeap<Queued>,
     tickets: u64,
+    /// That of the event that happens now.
+    ticket: u64,
     pub steps: u64,
     /// Ends with children that reached the server.
     parents: u64,
@@ -169,6 +171,7 @@ impl World {
             now: 0,
             queue: BinaryHeap::new(),
             tickets: 0,
+            ticket: 0,
             steps: 0,
             parents: 0,
             server: Server::new(dice),
@@ -197,8 +200,8 @@ impl World {
 
     /// One step; false when everything is over and done.
     pub fn step(&mut self) -> bool {
-        let Some(Queued { at, event, .. }) = self.queue.pop() else { return false };
-        self.now = at;
+        let Some(Queued { at, ticket, event }) = self.queue.pop() else { return false };
+        (self.now, self.ticket) = (at, ticket);
         self.steps += 1;
         self.handle(event);
         !self.done
@@ -225,6 +228,12 @@ impl World {
         self.at(self.now + delay, event);
     }
 
+    /// Puts off what was to happen earlier. It keeps its place: what was said after it and is due at the same moment still
+    /// comes after it.
+    fn put_off(&mut self, at: u64, ticket: u64, event: Event) {
+        self.queue.push(Queued { at, ticket, event });
+    }
+
     fn is_calm(&self) -> bool {
         self.now >= self.shape.calm
     }
@@ -237,7 +246,7 @@ impl World {
             | UpEnds(_) | Quiet(_) | CallArrives(..)
                 if self.server.is_frozen() =>
             {
-                self.server.keep(event);
+                self.server.keep(self.ticket, event);
                 return;
             }
             Opened(agent, ..)
@@ -248,14 +257,14 @@ impl World {
             | Notice(agent, ..)
                 if self.agents[*agent].is_frozen() =>
             {
-                self.agents[*agent].keep(event);
+                self.agents[*agent].keep(self.ticket, event);
                 return;
             }
             Down(link, _) | DownEnds(link) => {
                 if let Some(agent) = self.links.get(link).map(|link| link.agent)
                     && self.agents[agent].is_frozen()
                 {
-                    self.agents[agent].keep(event);
+                    self.agents[agent].keep(self.ticket, event);
                     return;
                 }
             }

@@ -50,7 +50,7 @@ pub(super) struct Agent {
     pub session: Session,
     offset: u64,
     skew: i64,
-    backlog: VecDeque<Event>,
+    backlog: VecDeque<(u64, Event)>,
     ticks: u64,
 
     pub link: Option<u64>,
@@ -189,8 +189,8 @@ impl Agent {
         self.phase == Phase::Frozen
     }
 
-    pub fn keep(&mut self, event: Event) {
-        self.backlog.push_back(event);
+    pub fn keep(&mut self, ticket: u64, event: Event) {
+        self.backlog.push_back((ticket, event));
     }
 
     /// Its own clock, which counts from another beginning than everybody else's.
@@ -336,7 +336,7 @@ impl World {
             agent.phase = Phase::Awake;
             let backlog = std::mem::take(&mut agent.backlog);
             note!(self, "agent", at, "goes on");
-            backlog.into_iter().for_each(|event| self.after(0, event));
+            backlog.into_iter().for_each(|(ticket, event)| self.put_off(self.now, ticket, event));
         }
     }
 

@@ -196,7 +196,7 @@ impl World {
             return;
         }
         if heal > self.now {
-            self.at(heal, Event::Up(key, message));
+            self.put_off(heal, self.ticket, Event::Up(key, message));
             return;
         }
         self.hear(key, message);
@@ -250,7 +250,7 @@ impl World {
             return;
         }
         if heal > self.now {
-            self.at(heal, Event::Down(key, message));
+            self.put_off(heal, self.ticket, Event::Down(key, message));
             return;
         }
         let job = match &message {
@@ -294,7 +294,7 @@ impl World {
         let Some(link) = self.links.get_mut(&key) else { return };
         let heal = self.agents[link.agent].cut_up_until;
         if heal > self.now && !link.cut {
-            self.at(heal, Event::UpEnds(key));
+            self.put_off(heal, self.ticket, Event::UpEnds(key));
             return;
         }
         if std::mem::replace(&mut link.from_agent, false) && link.server_life == self.server.life {
@@ -312,7 +312,7 @@ impl World {
         let at = link.agent;
         let heal = self.agents[at].cut_down_until;
         if heal > self.now && !link.cut {
-            self.at(heal, Event::DownEnds(key));
+            self.put_off(heal, self.ticket, Event::DownEnds(key));
             return;
         }
         if self.agents[at].link == Some(key) && self.agents[at].is_awake() {

@@ -36,7 +36,7 @@ pub(super) struct Server {
     frozen: bool,
     closing: Closing,
     /// What reached it while it was stopped.
-    backlog: VecDeque<Event>,
+    backlog: VecDeque<(u64, Event)>,
     skew: i64,
     offset: u64,
     slow_until: u64,
@@ -134,8 +134,8 @@ impl Server {
         self.is_up() && !self.frozen && self.flights.is_empty() && self.deferred.is_empty() && self.logs.is_empty()
     }
 
-    pub fn keep(&mut self, event: Event) {
-        self.backlog.push_back(event);
+    pub fn keep(&mut self, ticket: u64, event: Event) {
+        self.backlog.push_back((ticket, event));
     }
 
     pub fn takes_streams(&self) -> bool {
@@ -253,7 +253,7 @@ impl World {
             self.after(self.shape.link.1, Event::Answer(call, attempt, Reply::Unknown));
         }
         let unheard = std::mem::take(&mut self.server.backlog);
-        for event in unheard {
+        for (_, event) in unheard {
             if let Event::CallArrives(call, attempt) = event {
                 self.after(1, Event::Answer(call, attempt, Reply::Unknown));
             }
@@ -273,8 +273,8 @@ impl World {
         if self.server.frozen {
             note!(self, "server", (), "goes on");
             self.server.frozen = false;
-            for event in std::mem::take(&mut self.server.backlog) {
-                self.after(0, event);
+            for (ticket, event) in std::mem::take(&mut self.server.backlog) {
+                self.put_off(self.now, ticket, event);
             }
         }
     }
